@@ -1,0 +1,44 @@
+//! What the router sees of whatever answers calls: an in-process shard, a remote server.
+
+use crate::call::{Call, Error, Reply};
+use futures_util::future::BoxFuture;
+use std::time::Duration;
+
+/// Where a backend stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Takes calls.
+    Ready,
+    /// Takes no new calls, finishes what runs.
+    Draining,
+    /// Gone; its calls have failed.
+    Lost,
+}
+
+/// What a call would cost at a backend, from its published state.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Offer {
+    /// Time to compute the prompt once its turn comes.
+    pub prefill_time: Duration,
+    /// Time until its turn comes.
+    pub queue_time: Duration,
+}
+
+/// Answers calls.
+pub trait Backend: Send + Sync {
+    /// Where it stands.
+    fn state(&self) -> State;
+
+    /// Whether it can do what the call asks.
+    ///
+    /// # Errors
+    /// Names the parameter it can't serve.
+    fn supports(&self, call: &Call) -> Result<(), Error>;
+
+    /// What the call would cost here. Reads published state only, no I/O.
+    fn offer(&self, call: &Call) -> Offer;
+
+    /// Starts the call. `Ok` comes with the first event at hand; until then the router may go elsewhere. Dropping the
+    /// future or the reply cancels the work within one engine step.
+    fn call(&self, call: Call) -> BoxFuture<'static, Result<Reply, Error>>;
+}

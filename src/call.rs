@@ -1,0 +1,152 @@
+//! The one language spoken below the HTTP edge: what is asked (`Call`), what comes back (`Reply` of `Event`s), what is
+//! noted on the way (`Record`) and what must be given back at its end (`Lease`).
+
+mod error;
+mod record;
+mod reply;
+
+use crate::config;
+use std::sync::Arc;
+
+pub use error::{Error, Limited};
+pub use record::{Fields, Level, Record};
+pub use reply::{Lease, Outcome, Release, Reply};
+
+/// An index into a model's vocabulary. An alias, not a newtype: whole slices of ids go to tokenizers and kernels.
+pub type TokenId = u32;
+
+/// The identity of a tokenizer: two equal digests give equal ids for equal text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Digest(pub [u8; 16]);
+
+/// One request below the edge, whoever sent it and in whatever wire format.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Collects what the log line, the headers and the metrics need.
+    pub record: Record,
+    /// Who asks.
+    pub tenant: Arc<config::Tenant>,
+    /// What is asked for, by its configured name.
+    pub model: Arc<config::Model>,
+    /// What is to be done with the prompts.
+    pub task: Task,
+    /// The conversation; empty for `/v1/completions`.
+    pub messages: Arc<[Message]>,
+    /// Prompts as token ids. A choice's index is `prompt × n + i`; prompt tokens are counted once per prompt.
+    pub prompts: Arc<[Prompt]>,
+    /// How tokens are drawn and when to stop.
+    pub sampling: Arc<Sampling>,
+    /// Which variant and backends serve it; set by `choose`.
+    pub route: Option<Route>,
+}
+
+/// What a backend does with a call's prompts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// Continue each prompt.
+    Generate,
+}
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    /// `system`, `user`, `assistant` or whatever the model's template knows.
+    pub role: String,
+    /// The text; several text parts are joined by newlines.
+    pub content: String,
+    /// The speaker's name, where the client gave one.
+    pub name: Option<String>,
+}
+
+/// One tokenized prompt.
+#[derive(Clone, Debug)]
+pub struct Prompt {
+    /// Its tokens.
+    pub ids: Arc<[TokenId]>,
+    /// The tokenizer that made them.
+    pub tokenizer: Digest,
+}
+
+/// How tokens are drawn and when to stop, with every default filled in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Choices per prompt, at least 1.
+    pub n: u32,
+    /// Most tokens per choice, at least 1 and already bounded by the context.
+    pub max_tokens: u32,
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
+    pub top_p: f32,
+    /// With choice index and position the only source of randomness.
+    pub seed: u64,
+    /// Texts that end a choice and are not part of it.
+    pub stop: Vec<String>,
+}
+
+/// Where a call goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The chosen variant.
+    pub variant: config::Name,
+    /// Its replicas.
+    pub backends: Arc<[config::Name]>,
+}
+
+/// One thing a backend says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// More text of one choice and the tokens it came from. Text held back for a stop string or an incomplete character
+    /// arrives with a later token, so `text` may be empty while `ids` is not.
+    Text {
+        /// Which choice.
+        choice: u32,
+        /// The text, valid UTF-8.
+        text: String,
+        /// The tokens behind it.
+        ids: Vec<TokenId>,
+    },
+    /// Tokens and device time so far; the last one is final. A later one replaces an earlier one.
+    Usage(Usage),
+    /// A choice has ended. After every choice ended and the final usage the stream ends.
+    Finish {
+        /// Which choice.
+        choice: u32,
+        /// Why.
+        reason: Finish,
+    },
+}
+
+/// What a request used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Prompt tokens, once per prompt.
+    pub prompt_tokens: u32,
+    /// Those of them whose K/V came from the prefix cache.
+    pub cached_tokens: u32,
+    /// Generated tokens: end-of-sequence not counted, tokens of a stop string counted.
+    pub completion_tokens: u32,
+    /// The request's share of the device's busy time.
+    pub device_time: std::time::Duration,
+}
+
+/// Why a choice ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Finish {
+    /// The model ended it, or a stop string did.
+    Stop,
+    /// `max_tokens` or the context was reached.
+    Length,
+}
+
+// === impl Finish ===
+
+impl Finish {
+    /// As clients read it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Everything that can go wrong between a client and its answer, one variant a row of the wire's error table.
+
+use std::time::Duration;
+
+/// Why a call has no (or no complete) answer. `gateway/respond` turns each variant into a status and an error body.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Error {
+    /// No key, or one that isn't configured. `shown` is at most the key's first characters.
+    #[error("{}", match shown { Some(shown) => format!("Incorrect API key provided: {shown}. Check the key, or ask your administrator for a new one."), None => "You didn't provide an API key. Send it in an Authorization header: 'Authorization: Bearer KEY'.".to_owned() })]
+    Unauthenticated {
+        /// The start of what the client sent, if it sent anything.
+        shown: Option<String>,
+    },
+    /// The model doesn't exist or isn't the tenant's: one answer for both, so that names can't be probed.
+    #[error("The model `{model}` does not exist or you do not have access to it.")]
+    ModelNotFound {
+        /// As the client named it.
+        model: String,
+    },
+    /// A value of the wrong type or outside its range, or a body that isn't JSON.
+    #[error("{message}")]
+    Invalid {
+        /// The path of the parameter, `messages[2].role`.
+        param: Option<String>,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+    /// A parameter that is unknown, or known and not possible here.
+    #[error("{message}")]
+    Unsupported {
+        /// The path of the parameter.
+        param: String,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+    /// The prompt, or prompt and `max_tokens` together, don't fit. Clients match the message's start.
+    #[error("This model's maximum context length is {limit} tokens. However, {}", match max_tokens { Some(max) => format!("you requested {} tokens ({prompt_tokens} in the prompt, {max} in the completion). Reduce the length of the prompt or of the completion.", prompt_tokens + max), None => format!("your prompt has {prompt_tokens} tokens. Reduce its length.") })]
+    ContextLength {
+        /// `messages` or `prompt`.
+        param: &'static str,
+        /// Tokens that fit.
+        limit: u64,
+        /// Tokens of the prompt; a lower bound where the prompt was refused before it was tokenized.
+        prompt_tokens: u64,
+        /// Tokens asked for on top, where they are what doesn't fit.
+        max_tokens: Option<u64>,
+    },
+    /// A path that isn't served.
+    #[error("Invalid URL ({method} {path})")]
+    UnknownUrl {
+        /// The request's method.
+        method: String,
+        /// The request's path.
+        path: String,
+    },
+    /// A path that is served, by another method.
+    #[error("Not allowed to {method} on {path}. Use {allow}.")]
+    MethodNotAllowed {
+        /// The request's method.
+        method: String,
+        /// The request's path.
+        path: String,
+        /// What would be right, as the `allow` header says it.
+        allow: &'static str,
+    },
+    /// The body is larger than `server.max_body`.
+    #[error("The request's body is larger than {limit} bytes. Send a smaller one.")]
+    BodyTooLarge {
+        /// `server.max_body` in bytes.
+        limit: u64,
+    },
+    /// The content type isn't JSON.
+    #[error("Unsupported content type{}. Send 'content-type: application/json'.", match found { Some(found) => format!(" '{found}'"), None => String::new() })]
+    NotJson {
+        /// What the client said, if anything.
+        found: Option<String>,
+    },
+    /// A limit per minute or on concurrency is reached; nothing was consumed.
+    #[error("Rate limit reached for {subject} on {limited}: limit {limit}. Try again in {:.3}s.", retry_after.as_secs_f64())]
+    RateLimited {
+        /// Which limit.
+        limited: Limited,
+        /// Whose: a tenant, or a key of it.
+        subject: String,
+        /// The limit itself.
+        limit: u64,
+        /// When the same request would pass.
+        retry_after: Duration,
+    },
+    /// The backends are there but their queue is full.
+    #[error("The model `{model}` is overloaded. Try again in {:.3}s.", retry_after.as_secs_f64())]
+    Overloaded {
+        /// The model asked for.
+        model: String,
+        /// When it is worth another try.
+        retry_after: Duration,
+    },
+    /// No backend of the model can serve at all: loading, lost or draining.
+    #[error("No backend of the model `{model}` can serve right now. Try again in {:.3}s.", retry_after.as_secs_f64())]
+    NoCapacity {
+        /// The model asked for.
+        model: String,
+        /// When it is worth another try.
+        retry_after: Duration,
+    },
+    /// The shard that worked on the call is gone.
+    #[error("The backend `{backend}` was lost while it worked on this request. Try again.")]
+    ShardLost {
+        /// Its configured name.
+        backend: String,
+    },
+    /// A bug of ours; details are in the log under the request's id.
+    #[error("The server had an error while processing your request. Tell your administrator the request id.")]
+    Internal,
+}
+
+/// What a limit counts; the `type` of the error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limited {
+    /// Requests per minute.
+    Requests,
+}
+
+impl std::fmt::Display for Limited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Limited::Requests => f.write_str("requests per minute"),
+        }
+    }
+}

