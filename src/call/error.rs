@@ -63,6 +63,12 @@ pub enum Error {
         /// What would be right, as the `allow` header says it.
         allow: &'static str,
     },
+    /// The request's head is larger than what is read.
+    #[error("The request's headers are larger than {limit} bytes. Send fewer or shorter ones.")]
+    HeadersTooLarge {
+        /// Bytes of header names and values that are taken.
+        limit: u64,
+    },
     /// The body is larger than `server.max_body`.
     #[error("The request's body is larger than {limit} bytes. Send a smaller one.")]
     BodyTooLarge {
