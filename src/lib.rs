@@ -1,10 +1,10 @@
 //! Roundhouse: an LLM gateway, router and inference engine in one binary.
 
+pub mod backend;
+pub mod call;
 pub mod clock;
 pub mod config;
 pub mod metrics;
-pub mod call;
-pub mod backend;
 
 pub mod api;
 pub mod reference;
