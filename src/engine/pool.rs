@@ -1,0 +1,225 @@
+//! The KV blocks of one shard: who holds them, and which of them hold a cached prefix.
+
+use super::chain::{Chain, Key};
+use super::lru::Lru;
+use super::{BlockId, Salt, Settings};
+use crate::call::TokenId;
+use std::collections::HashMap;
+
+/// Hands out KV blocks and finds cached prefixes.
+///
+/// ```text
+/// a block:  free => held        taken for a sequence, its K/V not there yet
+///           held => cached      full and computed: findable by its key, still held by its sequence
+///           held => free        given back before it was full
+///           cached, held by nobody => cached, held   a hit
+///           cached, held by nobody => held           evicted, oldest first, when no block is free
+/// ```
+///
+/// A cached block's K/V is never written again before it is evicted.
+pub(super) struct BlockPool {
+    block_tokens: usize,
+    chain: Chain,
+    blocks: Vec<Block>,
+    /// What each cached block holds, `block_tokens` ids per block, to compare on a hit.
+    tokens: Vec<TokenId>,
+    /// Held by nobody and not cached.
+    free: Vec<BlockId>,
+    /// Held by nobody and cached.
+    idle: Lru,
+    /// Cached blocks by key; at most one entry per block, so it can't outgrow the pool.
+    index: HashMap<Key, BlockId>,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Block {
+    /// How many tables hold it.
+    holders: u32,
+    /// Its name in the index.
+    key: Option<Key>,
+}
+
+/// The blocks that hold one sequence's K/V, in order. It ends in [`BlockPool::free`] and nowhere else.
+#[derive(Debug, Default)]
+pub(super) struct BlockTable {
+    blocks: Vec<BlockId>,
+}
+
+/// A broken invariant of the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Violation {
+    /// The count of holders isn't the number of tables that hold the block.
+    #[error("{block:?} counts {counted} holders but is in {held} tables")]
+    Holders { block: BlockId, counted: u32, held: u32 },
+    /// The block isn't in exactly the one list its state asks for.
+    #[error("{block:?} is in the wrong list")]
+    Misplaced { block: BlockId },
+    /// The block and the index disagree about its key.
+    #[error("{block:?} and the index disagree")]
+    Index { block: BlockId },
+}
+
+// === impl BlockPool ===
+
+impl BlockPool {
+    /// A pool of `blocks` free blocks of `block_tokens` tokens.
+    pub(super) fn new(blocks: u32, block_tokens: u32, settings: &Settings) -> Self {
+        Self {
+            block_tokens: block_tokens as usize,
+            chain: Chain::new(settings.hash_key, settings.model),
+            blocks: vec![Block::default(); blocks as usize],
+            tokens: vec![0; blocks as usize * block_tokens as usize],
+            free: (0..blocks).rev().map(BlockId).collect(),
+            idle: Lru::new(blocks),
+            index: HashMap::with_capacity(blocks as usize),
+        }
+    }
+
+    /// How many blocks `tokens` tokens need.
+    pub(super) fn blocks_for(&self, tokens: usize) -> usize {
+        tokens.div_ceil(self.block_tokens)
+    }
+
+    /// Tokens per block.
+    pub(super) fn block_tokens(&self) -> usize {
+        self.block_tokens
+    }
+
+    /// Blocks in total, held by sequences, cached and held by nobody, and unused.
+    pub(super) fn counts(&self) -> [u32; 4] {
+        let (total, cached, free) = (self.blocks.len() as u32, self.idle.len(), self.free.len() as u32);
+        [total, total.saturating_sub(cached + free), cached, free]
+    }
+
+    /// The parent key of a first block under `salt`.
+    pub(super) fn root(&self, salt: &Salt) -> Key {
+        self.chain.root(salt)
+    }
+
+    /// The key of the block that holds `tokens` after `parent`.
+    pub(super) fn child(&self, parent: Key, tokens: &[TokenId]) -> Key {
+        self.chain.child(parent, tokens)
+    }
+
+    /// A table of `need` blocks whose first ones hold the longest cached prefix of `tokens` (at most `keys` blocks of it), and
+    /// how many blocks that prefix has. `None`, with nothing taken, if fewer than `spare` blocks would be left.
+    pub(super) fn open(&mut self, keys: &[Key], tokens: &[TokenId], need: usize, spare: usize) -> Option<(BlockTable, usize)> {
+        let hits = self.find(keys, tokens);
+        // Idle hits are no longer there to be evicted.
+        let idle_hits = hits.iter().filter(|block| self.idle.contains(**block)).count();
+        if need - hits.len() + idle_hits + spare > self.available() {
+            return None;
+        }
+        for &block in &hits {
+            self.idle.remove(block);
+            self.blocks[block.0 as usize].holders += 1;
+        }
+        let cached = hits.len();
+        let mut table = BlockTable { blocks: hits };
+        while table.blocks.len() < need {
+            let Some(block) = self.take() else {
+                self.free(table);
+                return None;
+            };
+            table.blocks.push(block);
+        }
+        Some((table, cached))
+    }
+
+    /// Adds a block to `table`; false if there is none.
+    pub(super) fn grow(&mut self, table: &mut BlockTable) -> bool {
+        let block = self.take();
+        table.blocks.extend(block);
+        block.is_some()
+    }
+
+    /// Makes a full and computed block of a table findable. If another block is known by this key, that one stays.
+    pub(super) fn insert(&mut self, block: BlockId, key: Key, tokens: &[TokenId]) {
+        if self.blocks[block.0 as usize].key.is_none() && !self.index.contains_key(&key) {
+            self.blocks[block.0 as usize].key = Some(key);
+            self.index.insert(key, block);
+            self.stored_mut(block).copy_from_slice(tokens);
+        }
+    }
+
+    /// Ends a table. Its tail becomes the older, so that heads, which more prompts share, stay cached longest.
+    pub(super) fn free(&mut self, table: BlockTable) {
+        for block in table.blocks.into_iter().rev() {
+            let entry = &mut self.blocks[block.0 as usize];
+            entry.holders = entry.holders.saturating_sub(1);
+            match (entry.holders, entry.key) {
+                (0, Some(_)) => self.idle.push(block),
+                (0, None) => self.free.push(block),
+                _ => {}
+            }
+        }
+    }
+
+    /// Checks every invariant, given all tables there are.
+    pub(super) fn check<'a>(&self, tables: impl Iterator<Item = &'a BlockTable>) -> Result<(), Violation> {
+        let mut held = vec![0; self.blocks.len()];
+        for block in tables.flat_map(|table| &table.blocks) {
+            held[block.0 as usize] += 1;
+        }
+        let mut free = vec![0; self.blocks.len()];
+        for block in &self.free {
+            free[block.0 as usize] += 1;
+        }
+        for (number, entry) in self.blocks.iter().enumerate() {
+            let block = BlockId(number as u32);
+            if entry.holders != held[number] {
+                return Err(Violation::Holders { block, counted: entry.holders, held: held[number] });
+            }
+            let lists = (free[number], self.idle.contains(block));
+            if lists != (u32::from(entry.holders == 0 && entry.key.is_none()), entry.holders == 0 && entry.key.is_some()) {
+                return Err(Violation::Misplaced { block });
+            }
+            if entry.key.is_some_and(|key| self.index.get(&key) != Some(&block)) {
+                return Err(Violation::Index { block });
+            }
+        }
+        match self.index.iter().find(|(key, block)| self.blocks[block.0 as usize].key != Some(**key)) {
+            Some((_, block)) => Err(Violation::Index { block: *block }),
+            None => Ok(()),
+        }
+    }
+
+    /// The cached blocks of the longest prefix, the ids compared so that not even a hash collision gives wrong K/V.
+    fn find(&self, keys: &[Key], tokens: &[TokenId]) -> Vec<BlockId> {
+        let hit = |(key, tokens)| self.index.get(key).copied().filter(|block| self.stored(*block) == tokens);
+        keys.iter().zip(tokens.chunks_exact(self.block_tokens)).map_while(hit).collect()
+    }
+
+    /// Blocks that can be taken: unused ones and those to be evicted.
+    fn available(&self) -> usize {
+        self.free.len() + self.idle.len() as usize
+    }
+
+    /// An unused block, or the oldest cached one that nobody holds.
+    fn take(&mut self) -> Option<BlockId> {
+        let block = self.free.pop().or_else(|| self.idle.pop())?;
+        let entry = &mut self.blocks[block.0 as usize];
+        entry.holders = 1;
+        if let Some(key) = entry.key.take() {
+            self.index.remove(&key);
+        }
+        Some(block)
+    }
+
+    fn stored(&self, block: BlockId) -> &[TokenId] {
+        &self.tokens[block.0 as usize * self.block_tokens..][..self.block_tokens]
+    }
+
+    fn stored_mut(&mut self, block: BlockId) -> &mut [TokenId] {
+        &mut self.tokens[block.0 as usize * self.block_tokens..][..self.block_tokens]
+    }
+}
+
+// === impl BlockTable ===
+
+impl BlockTable {
+    /// Its blocks, in the order of positions.
+    pub(super) fn blocks(&self) -> &[BlockId] {
+        &self.blocks
+    }
+}

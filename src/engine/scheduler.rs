@@ -1,0 +1,254 @@
+//! Who gets how many tokens of the next step.
+
+use super::pool::{BlockPool, Violation};
+use super::sequence::Sequence;
+use super::{Ended, Input, Limits, Mask, Plan, Row, Sampled, SeqId, Settings, Start, Stepped};
+use crate::call::TokenId;
+use std::cmp::Ordering;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Holds all sequences and plans steps.
+///
+/// The rule of a step, under the budget of `Limits::max_batch_tokens`:
+/// 1. every running sequence that misses one position (decode) gets it; one that finds no block preempts the last in order;
+/// 2. running sequences that miss more (prefill) get what is left, in order;
+/// 3. waiting ones are admitted in order, while there is budget and the pool has blocks for all their tokens.
+///
+/// Neither starves the other: all that run fit in half the budget, so decode always fits and prefill has the other half.
+///
+/// At least one row makes progress if anything is runnable: what runs first in order either has its blocks or takes them from
+/// those behind it; what can't be preempted again starts with all blocks it will ever need; and if nothing runs, the whole
+/// pool is there for the first that waits.
+pub(super) struct Scheduler {
+    limits: Limits,
+    stop_tokens: Box<[TokenId]>,
+    pool: BlockPool,
+    /// Sequences without blocks, in `order`.
+    waiting: VecDeque<Sequence>,
+    /// Sequences with blocks, all known to the device, in `order`.
+    running: Vec<Sequence>,
+    /// What the device has to forget with the next plan.
+    gone: Vec<SeqId>,
+    preemptions: u64,
+}
+
+/// Who goes first, everywhere in the engine.
+fn order(a: &Sequence, b: &Sequence) -> Ordering {
+    (a.arrived, a.id).cmp(&(b.arrived, b.id))
+}
+
+// === impl Scheduler ===
+
+impl Scheduler {
+    /// A scheduler with nothing to do.
+    pub(super) fn new(limits: Limits, settings: Settings) -> Self {
+        Self {
+            limits,
+            pool: BlockPool::new(limits.blocks, limits.block_tokens.max(1), &settings),
+            stop_tokens: settings.stop_tokens,
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            gone: Vec::new(),
+            preemptions: 0,
+        }
+    }
+
+    /// The pool, which new sequences need for their keys.
+    pub(super) fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Sequences that have blocks.
+    pub(super) fn running(&self) -> &[Sequence] {
+        &self.running
+    }
+
+    /// Sequences that have none.
+    pub(super) fn waiting(&self) -> &VecDeque<Sequence> {
+        &self.waiting
+    }
+
+    /// Preemptions so far.
+    pub(super) fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Queues a sequence at its place.
+    pub(super) fn enqueue(&mut self, sequence: Sequence) {
+        let place = self.waiting.partition_point(|other| order(other, &sequence).is_lt());
+        self.waiting.insert(place, sequence);
+    }
+
+    /// Forgets a sequence and gives back its blocks, if it is there.
+    pub(super) fn cancel(&mut self, seq: SeqId) {
+        if let Some(index) = self.running.iter().position(|sequence| sequence.id == seq) {
+            self.running.remove(index).close(&mut self.pool);
+            self.gone.push(seq);
+        }
+        if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == seq) {
+            self.waiting.remove(index);
+        }
+    }
+
+    /// Replaces `plan` by the next step; it has no rows if there is nothing to do. `started` gets what begins to run for the
+    /// first time, with its cached prompt tokens.
+    pub(super) fn plan(&mut self, plan: &mut Plan, started: &mut Vec<(SeqId, u32)>) {
+        plan.rows.clear();
+        plan.tokens.clear();
+        plan.blocks.clear();
+        plan.started.clear();
+        plan.ended.clear();
+        let mut budget = self.limits.max_batch_tokens.max(1) as usize;
+        self.plan_decode(&mut budget);
+        self.plan_prefill(&mut budget);
+        self.admit(&mut budget, plan, started);
+        for sequence in self.running.iter().filter(|sequence| sequence.planned > 0) {
+            push_row(plan, sequence, self.pool.blocks_for(sequence.computed + sequence.planned));
+        }
+        if !plan.rows.is_empty() {
+            plan.ended.append(&mut self.gone);
+        }
+    }
+
+    /// Takes over what the step drew, in the order of its rows, and shares its device time out over them by their tokens.
+    pub(super) fn commit(&mut self, sampled: &Sampled, batch_tokens: u32, out: &mut Stepped) {
+        let Self { pool, running, gone, stop_tokens, .. } = self;
+        let mut ids = sampled.ids.iter();
+        let mut done = 0;
+        running.retain_mut(|sequence| {
+            let count = std::mem::take(&mut sequence.planned);
+            if count == 0 {
+                return true;
+            }
+            let share = share(sampled.device_time, done, done + count, batch_tokens as usize);
+            done += count;
+            sequence.device_time += share;
+            out.device_times.push((sequence.id, share));
+            sequence.advance(count, pool);
+            if sequence.missing() > 0 {
+                return true;
+            }
+            let Some(&token) = ids.next() else { return true };
+            let known = sequence.tokens.len();
+            let end = sequence.draw(token, stop_tokens);
+            if sequence.tokens.len() > known {
+                out.tokens.push((sequence.id, token));
+            }
+            if let Some(reason) = end {
+                sequence.close(pool);
+                gone.push(sequence.id);
+                out.ended.push(Ended { seq: sequence.id, reason, device_time: sequence.device_time });
+            }
+            end.is_none()
+        });
+    }
+
+    /// Checks every invariant of the pool.
+    pub(super) fn check(&self) -> Result<(), Violation> {
+        self.pool.check(self.running.iter().chain(&self.waiting).map(|sequence| &sequence.table))
+    }
+
+    /// Most sequences that run at once: half the budget is kept for prefill.
+    fn most_running(&self) -> usize {
+        (self.limits.max_batch_tokens / 2).min(self.limits.max_sequences).max(1) as usize
+    }
+
+    /// One position for every sequence that misses one.
+    fn plan_decode(&mut self, budget: &mut usize) {
+        let mut index = 0;
+        while index < self.running.len() {
+            if self.running[index].missing() == 1 {
+                if !self.make_room(index) {
+                    // It was preempted itself; its place is the next one's.
+                    continue;
+                }
+                self.running[index].planned = 1;
+                *budget = budget.saturating_sub(1);
+            }
+            index += 1;
+        }
+    }
+
+    /// What is left for prompts that have begun. They have all their blocks.
+    fn plan_prefill(&mut self, budget: &mut usize) {
+        for sequence in self.running.iter_mut().filter(|sequence| sequence.planned == 0) {
+            sequence.planned = sequence.missing().min(*budget);
+            *budget -= sequence.planned;
+        }
+    }
+
+    /// Gives running sequence `index` a block for its last token, preempting the last in order while there is none. False if
+    /// that was itself: nothing behind it may be preempted. One that is protected has its blocks already.
+    fn make_room(&mut self, index: usize) -> bool {
+        while !self.running[index].grow(&mut self.pool) {
+            let victim = self.running.iter().rposition(|sequence| !sequence.is_protected()).unwrap_or(index);
+            let mut sequence = self.running.remove(victim);
+            sequence.preempt(&mut self.pool);
+            self.preemptions += 1;
+            self.gone.push(sequence.id);
+            self.enqueue(sequence);
+            if victim == index {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Starts waiting sequences. The first one without enough blocks ends it, so that nobody overtakes it for ever; one whose
+    /// prefix another is computing right now waits for that and holds nobody up.
+    fn admit(&mut self, budget: &mut usize, plan: &mut Plan, started: &mut Vec<(SeqId, u32)>) {
+        let mut index = 0;
+        while index < self.waiting.len() && *budget > 0 && self.running.len() < self.most_running() {
+            let candidate = &mut self.waiting[index];
+            if self.running.iter().any(|other| other.computes_prefix_of(candidate)) {
+                index += 1;
+                continue;
+            }
+            // The watermark: each that runs may need one more block before any of them ends.
+            let spare = if self.running.is_empty() { 0 } else { self.running.len() + 1 };
+            if !candidate.open(spare, &mut self.pool) {
+                break;
+            }
+            let Some(mut sequence) = self.waiting.remove(index) else { break };
+            sequence.planned = sequence.missing().min(*budget);
+            *budget -= sequence.planned;
+            plan.started.push(Start { seq: sequence.id, sampling: sequence.sampling });
+            if sequence.preemptions == 0 {
+                started.push((sequence.id, sequence.computed as u32));
+            }
+            let place = self.running.partition_point(|other| order(other, &sequence).is_lt());
+            self.running.insert(place, sequence);
+        }
+    }
+}
+
+/// Adds the row of a sequence's planned positions.
+fn push_row(plan: &mut Plan, sequence: &Sequence, blocks: usize) {
+    let (start, end) = (sequence.computed, sequence.computed + sequence.planned);
+    let input = if sequence.sampled {
+        Input::Sampled
+    } else {
+        let first = plan.tokens.len() as u32;
+        plan.tokens.extend_from_slice(&sequence.tokens[start..end]);
+        Input::Known(first..plan.tokens.len() as u32)
+    };
+    let first = plan.blocks.len() as u32;
+    plan.blocks.extend_from_slice(&sequence.table.blocks()[..blocks]);
+    plan.rows.push(Row {
+        seq: sequence.id,
+        start: start as u32,
+        count: sequence.planned as u32,
+        mask: Mask::Causal,
+        input,
+        blocks: first..plan.blocks.len() as u32,
+        sample: u32::from(end == sequence.tokens.len()),
+    });
+}
+
+/// The part of `time` that tokens `from..to` of `total` have. Whatever is rounded off one row goes to a later one, so that
+/// all parts together are exactly `time`.
+fn share(time: Duration, from: usize, to: usize, total: usize) -> Duration {
+    let until = |tokens: usize| time.as_nanos() * tokens as u128 / total.max(1) as u128;
+    Duration::from_nanos((until(to) - until(from)) as u64)
+}

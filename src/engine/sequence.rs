@@ -1,0 +1,193 @@
+//! One sequence: the tokens of one choice of one request, and how far they are computed.
+
+use super::chain::Key;
+use super::pool::{BlockPool, BlockTable};
+use super::{Sampling, SeqId};
+use crate::call::{Finish, TokenId};
+use std::time::{Duration, Instant};
+
+/// Keeps cached prefixes apart: sequences of different salts never share a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Salt(pub [u8; 16]);
+
+/// A new sequence for the engine.
+#[derive(Clone, Debug)]
+pub struct Submission {
+    /// Its name, never used before.
+    pub seq: SeqId,
+    /// Its prompt, at least one token.
+    pub prompt: Box<[TokenId]>,
+    /// Most tokens to draw, at least 1.
+    pub max_tokens: u32,
+    /// How they are drawn.
+    pub sampling: Sampling,
+    /// Whose cached prefixes it may use.
+    pub salt: Salt,
+    /// When its request came; who came first goes first.
+    pub arrived: Instant,
+}
+
+/// A sequence and its regions:
+///
+/// ```text
+///            prompt                    output
+/// |-------------------------------|-------------|· · · · · ·|      tokens
+/// 0                             prompt         len        limit
+/// |------------------|--------------------------|
+/// 0     K/V cached  computed     `missing`     len
+/// ```
+///
+/// A step's row gives it K/V for some positions from `computed` on. When `computed` reaches `len` the row draws one token and
+/// `len` grows by one, so outside of a step at least one position is always missing: one in decode, more in prefill.
+///
+/// ```text
+/// waiting => running      admitted, with blocks for all its tokens
+/// running => waiting      preempted: its blocks are gone, its tokens are kept and computed again
+/// running => ended        a stop token, or `len` reached `limit`
+/// waiting, running => ended      cancelled
+/// ```
+///
+/// Which of them it is shows in where the scheduler keeps it.
+pub(super) struct Sequence {
+    pub(super) id: SeqId,
+    pub(super) sampling: Sampling,
+    pub(super) arrived: Instant,
+    /// Prompt, then output.
+    pub(super) tokens: Vec<TokenId>,
+    /// Positions whose K/V are in the cache.
+    pub(super) computed: usize,
+    /// `len` at which it ends.
+    limit: usize,
+    /// The blocks of its K/V; empty while it waits.
+    pub(super) table: BlockTable,
+    /// Keys of its full blocks, as far as they were needed, after the root.
+    keys: Vec<Key>,
+    root: Key,
+    /// Blocks of its table that are in the index.
+    indexed: usize,
+    /// Positions in the step that is being planned or runs.
+    pub(super) planned: usize,
+    /// Whether its last token was drawn by its last row, so that the device still has it.
+    pub(super) sampled: bool,
+    /// How often it was preempted.
+    pub(super) preemptions: u32,
+    /// Its share of the device's busy time.
+    pub(super) device_time: Duration,
+}
+
+// === impl Sequence ===
+
+impl Sequence {
+    /// A waiting sequence; `None` if there is nothing to compute or no room for a token within `most` tokens.
+    pub(super) fn new(submission: Submission, most: usize, pool: &BlockPool) -> Option<Self> {
+        let Submission { seq, prompt, max_tokens, sampling, salt, arrived } = submission;
+        let limit = prompt.len().saturating_add(max_tokens as usize).min(most);
+        if prompt.is_empty() || prompt.len() >= limit {
+            return None;
+        }
+        let mut sequence = Self {
+            id: seq,
+            sampling,
+            arrived,
+            tokens: prompt.into_vec(),
+            computed: 0,
+            limit,
+            table: BlockTable::default(),
+            keys: Vec::new(),
+            root: pool.root(&salt),
+            indexed: 0,
+            planned: 0,
+            sampled: false,
+            preemptions: 0,
+            device_time: Duration::ZERO,
+        };
+        sequence.extend_keys(sequence.hittable(pool), pool);
+        Some(sequence)
+    }
+
+    /// Known positions whose K/V are missing.
+    pub(super) fn missing(&self) -> usize {
+        self.tokens.len() - self.computed
+    }
+
+    /// Whether it has been preempted so often that it must not be again.
+    pub(super) fn is_protected(&self) -> bool {
+        self.preemptions >= 2
+    }
+
+    /// How many tokens it needs blocks for to start: all it has, or all it will ever have where it can't be preempted again.
+    /// K/V of the very last token are never needed.
+    pub(super) fn tokens_to_start(&self) -> usize {
+        if self.is_protected() { self.limit - 1 } else { self.tokens.len() }
+    }
+
+    /// Tries to start it with `spare` blocks left over: true if it has its blocks now, the longest cached prefix among them.
+    pub(super) fn open(&mut self, spare: usize, pool: &mut BlockPool) -> bool {
+        let need = pool.blocks_for(self.tokens_to_start());
+        let keys = &self.keys[..self.hittable(pool)];
+        let Some((table, cached)) = pool.open(keys, &self.tokens, need, spare) else { return false };
+        self.table = table;
+        self.indexed = cached;
+        self.computed = cached * pool.block_tokens();
+        true
+    }
+
+    /// Makes sure that its known tokens have blocks; false if the pool has none.
+    pub(super) fn grow(&mut self, pool: &mut BlockPool) -> bool {
+        self.table.blocks().len() >= pool.blocks_for(self.tokens.len()) || pool.grow(&mut self.table)
+    }
+
+    /// Gives its blocks back and keeps its tokens.
+    pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
+        self.close(pool);
+        self.computed = 0;
+        self.indexed = 0;
+        self.sampled = false;
+        self.preemptions += 1;
+        self.extend_keys(self.hittable(pool), pool);
+    }
+
+    /// Gives its blocks back.
+    pub(super) fn close(&mut self, pool: &mut BlockPool) {
+        pool.free(std::mem::take(&mut self.table));
+    }
+
+    /// Whether it is about to compute a block that `other` needs too, so that `other` does better to wait for it.
+    pub(super) fn computes_prefix_of(&self, other: &Sequence) -> bool {
+        self.keys.get(self.indexed).is_some_and(|key| other.keys.get(self.indexed) == Some(key))
+    }
+
+    /// Its next `count` positions are computed; blocks that are full now become findable.
+    pub(super) fn advance(&mut self, count: usize, pool: &mut BlockPool) {
+        self.computed += count;
+        let size = pool.block_tokens();
+        self.extend_keys(self.computed / size, pool);
+        for block in self.indexed..self.computed / size {
+            pool.insert(self.table.blocks()[block], self.keys[block], &self.tokens[block * size..][..size]);
+        }
+        self.indexed = self.computed / size;
+    }
+
+    /// Takes the token that was drawn after its last one; says why it ends, if it ends.
+    pub(super) fn draw(&mut self, token: TokenId, stop_tokens: &[TokenId]) -> Option<Finish> {
+        if stop_tokens.contains(&token) {
+            return Some(Finish::Stop);
+        }
+        self.tokens.push(token);
+        self.sampled = true;
+        (self.tokens.len() >= self.limit).then_some(Finish::Length)
+    }
+
+    /// Blocks a cached prefix may cover: not the one of its last token, whose logits are needed.
+    fn hittable(&self, pool: &BlockPool) -> usize {
+        (self.tokens.len() - 1) / pool.block_tokens()
+    }
+
+    fn extend_keys(&mut self, blocks: usize, pool: &BlockPool) {
+        let size = pool.block_tokens();
+        for block in self.keys.len()..blocks {
+            let parent = self.keys.last().copied().unwrap_or(self.root);
+            self.keys.push(pool.child(parent, &self.tokens[block * size..][..size]));
+        }
+    }
+}
