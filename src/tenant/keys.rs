@@ -1,0 +1,115 @@
+//! API keys: found by the hash of their secret, made from the system's randomness.
+
+use crate::config::{Config, Secret, Tenant};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What every made key begins with, so that scanners for leaked secrets find it.
+const PREFIX: &str = "rh_";
+/// 62^43 is a little more than 2^256.
+const CHARACTERS: usize = 43;
+const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+
+/// The keys of one configuration.
+#[derive(Debug)]
+pub struct Keys(HashMap<[u8; 32], Holder>);
+
+/// Who holds a key.
+#[derive(Clone, Debug)]
+pub struct Holder {
+    /// The tenant.
+    pub tenant: Arc<Tenant>,
+    /// The key's index in `tenant.keys`.
+    pub key: usize,
+}
+
+/// A key nobody has yet.
+#[derive(Debug)]
+pub struct NewKey {
+    /// What a client sends. It is shown once and kept nowhere.
+    pub secret: Secret,
+    /// BLAKE3 of the secret, for the configuration.
+    pub hash: [u8; 32],
+}
+
+// === impl Keys ===
+
+impl Keys {
+    /// The keys of all tenants.
+    pub fn new(config: &Config) -> Self {
+        let holders = config.tenants.values().flat_map(|tenant| {
+            tenant.keys.iter().enumerate().map(|(key, configured)| (configured.hash, Holder { tenant: tenant.clone(), key }))
+        });
+        Self(holders.collect())
+    }
+
+    /// Who holds the key with this secret.
+    ///
+    /// Only hashes are compared: how long that takes tells something about a hash, and nothing about any secret.
+    pub fn find(&self, secret: &str) -> Option<Holder> {
+        self.0.get(blake3::hash(secret.as_bytes()).as_bytes()).cloned()
+    }
+}
+
+/// Makes a key of 256 random bits: `rh_` and 43 characters, each of the 62 equally likely.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn new_key() -> Result<NewKey, getrandom::Error> {
+    let mut secret = String::from(PREFIX);
+    let mut random = [0; 64];
+    while secret.len() < PREFIX.len() + CHARACTERS {
+        getrandom::fill(&mut random)?;
+        // 248 = 4 × 62: above it some characters would be likelier than others.
+        let unbiased = random.iter().filter(|byte| **byte < 248).map(|byte| char::from(BASE62[usize::from(byte % 62)]));
+        secret.extend(unbiased.take(PREFIX.len() + CHARACTERS - secret.len()));
+    }
+    let hash = blake3::hash(secret.as_bytes()).into();
+    Ok(NewKey { secret: Secret::new(secret), hash })
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+    use crate::config::{Key, Limits};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    fn tenant(name: &str, secrets: &[&str]) -> Arc<Tenant> {
+        let key = |secret: &&str| Key { name: (*secret).into(), hash: blake3::hash(secret.as_bytes()).into(), limits: Limits::default() };
+        Arc::new(Tenant { name: name.into(), models: None, limits: Limits::default(), keys: secrets.iter().map(key).collect() })
+    }
+
+    #[test]
+    fn a_key_is_found_by_its_secret_and_by_nothing_else() {
+        let tenants = [tenant("acme", &["one", "two"]), tenant("other", &["three"]), tenant("keyless", &[])];
+        let tenants: BTreeMap<_, _> = tenants.into_iter().map(|tenant| (tenant.name.clone(), tenant)).collect();
+        let keys = Keys::new(&Config { tenants, ..Config::default() });
+        let found = |secret| keys.find(secret).map(|holder| (holder.tenant.name.to_string(), holder.key));
+        assert_eq!(found("one"), Some(("acme".to_owned(), 0)));
+        assert_eq!(found("two"), Some(("acme".to_owned(), 1)));
+        assert_eq!(found("three"), Some(("other".to_owned(), 0)));
+        for wrong in ["", "On", "one ", "one\0", "four"] {
+            assert_eq!(found(wrong), None, "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_new_key_has_its_form_its_hash_and_no_twin() {
+        let mut seen = BTreeSet::new();
+        let mut characters = BTreeSet::new();
+        for _ in 0..200 {
+            let key = new_key().unwrap();
+            let secret = key.secret.expose();
+            let random = secret.strip_prefix("rh_").unwrap();
+            assert!(random.len() == 43 && random.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{random}");
+            assert_eq!(key.hash, *blake3::hash(secret.as_bytes()).as_bytes());
+            characters.extend(random.chars());
+            assert!(seen.insert(secret.to_owned()));
+            assert!(!format!("{key:?}").contains(random));
+        }
+        // 8,600 draws miss one of 62 characters with a probability below 1e-58.
+        assert_eq!(characters.len(), 62);
+    }
+}
