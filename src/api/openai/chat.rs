@@ -1,0 +1,114 @@
+//! `POST /v1/chat/completions`: what is asked.
+
+use super::Generation;
+use super::fields::{Fields, invalid, wrong_type};
+use crate::call::{Error, Message};
+use crate::config::UnknownParameters;
+use serde_json::Value;
+
+/// A chat request whose every field was checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChatRequest {
+    /// As the client named it.
+    pub model: String,
+    /// At least one.
+    pub messages: Vec<Message>,
+    /// What both endpoints share.
+    pub generation: Generation,
+}
+
+/// Roles of messages. `developer` is what newer clients call `system`; templates know only the latter.
+const ROLES: [&str; 4] = ["system", "developer", "user", "assistant"];
+
+// === impl ChatRequest ===
+
+impl ChatRequest {
+    /// Takes a request apart.
+    ///
+    /// # Errors
+    /// `Invalid` and `Unsupported` name the parameter's path.
+    pub fn parse(body: Value, unknown: UnknownParameters) -> Result<Self, Error> {
+        let mut fields = Fields::of(body, String::new())?;
+        let model = fields.need_string("model")?;
+        let messages = match fields.need("messages")? {
+            Value::Array(messages) => messages,
+            other => return Err(wrong_type("messages".to_owned(), "an array", &other)),
+        };
+        if messages.is_empty() {
+            return Err(invalid("messages".to_owned(), "'messages' is empty. Send at least one message.".to_owned()));
+        }
+        let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value, unknown)).collect::<Result<_, _>>()?;
+        let generation = Generation::take(&mut fields, unknown)?;
+        take_not_built(&mut fields)?;
+        fields.finish(unknown)?;
+        Ok(Self { model, messages, generation })
+    }
+}
+
+fn message(index: usize, value: Value, unknown: UnknownParameters) -> Result<Message, Error> {
+    let mut fields = Fields::of(value, format!("messages[{index}]"))?;
+    let role = fields.need_string("role")?;
+    if matches!(role.as_str(), "tool" | "function") {
+        let param = fields.path("role");
+        return Err(Error::Unsupported { message: format!("'{param}' is '{role}', and tools aren't supported here."), param });
+    }
+    if !ROLES.contains(&role.as_str()) {
+        let path = fields.path("role");
+        let message = format!("Invalid value for '{path}'. Supported values are: {}.", ROLES.map(|role| format!("'{role}'")).join(", "));
+        return Err(invalid(path, message));
+    }
+    let role = if role == "developer" { "system".to_owned() } else { role };
+    // What assistants' messages carry when a client sends an earlier answer back.
+    for empty in ["tool_calls", "annotations"] {
+        fields.not_built(empty, is_empty)?;
+    }
+    for absent in ["function_call", "audio", "refusal"] {
+        fields.not_built(absent, |_| false)?;
+    }
+    let content = match fields.need("content")? {
+        Value::String(text) => text,
+        Value::Array(parts) => text_parts(&fields.path("content"), parts, unknown)?,
+        other => return Err(wrong_type(fields.path("content"), "a string or an array of text parts", &other)),
+    };
+    let name = fields.string("name")?;
+    fields.finish(unknown)?;
+    Ok(Message { role, content, name })
+}
+
+/// Several parts read as paragraphs of one text.
+fn text_parts(path: &str, parts: Vec<Value>, unknown: UnknownParameters) -> Result<String, Error> {
+    if parts.is_empty() {
+        return Err(invalid(path.to_owned(), format!("'{path}' is empty. Send a string or at least one text part.")));
+    }
+    let mut texts = Vec::with_capacity(parts.len());
+    for (index, part) in parts.into_iter().enumerate() {
+        let mut fields = Fields::of(part, format!("{path}[{index}]"))?;
+        let kind = fields.need_string("type")?;
+        if kind != "text" {
+            let param = fields.path("type");
+            return Err(Error::Unsupported { message: format!("'{param}' must be 'text': other content isn't supported here."), param });
+        }
+        texts.push(fields.need_string("text")?);
+        fields.finish(unknown)?;
+    }
+    Ok(texts.join("\n"))
+}
+
+fn take_not_built(fields: &mut Fields) -> Result<(), Error> {
+    fields.not_built("tools", is_empty)?;
+    fields.not_built("tool_choice", |value| value == "none" || value == "auto")?;
+    fields.not_built("functions", is_empty)?;
+    fields.not_built("function_call", |value| value == "none" || value == "auto")?;
+    fields.not_built("response_format", |value| value["type"] == "text")?;
+    fields.not_built("logprobs", |value| value == false)?;
+    fields.not_built("top_logprobs", |value| value == 0)?;
+    fields.not_built("modalities", |value| value.as_array().is_some_and(|all| all.iter().all(|one| one == "text")))?;
+    for unavailable in ["audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"] {
+        fields.not_built(unavailable, |_| false)?;
+    }
+    Ok(())
+}
+
+fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
+}

@@ -1,0 +1,135 @@
+//! A streamed answer: one chunk an event.
+
+use super::{Head, Kind, UsageBody};
+use crate::api::sse;
+use crate::call::{Event, Finish, TokenId, Usage};
+use bytes::{BufMut, BytesMut};
+use serde::Serialize;
+
+/// Writes the chunks of one answer. What all chunks repeat is serialized once.
+pub struct Chunks {
+    kind: Kind,
+    /// `{"id":…,"system_fingerprint":…,"choices":[`
+    open: Vec<u8>,
+    include_usage: bool,
+    token_ids: bool,
+    /// Which choices have said their role.
+    begun: Vec<bool>,
+    /// Choices that haven't ended.
+    running: usize,
+}
+
+#[derive(Serialize)]
+struct ChatChoice<'a> {
+    index: u32,
+    delta: Delta<'a>,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+}
+
+#[derive(Serialize, Default)]
+struct Delta<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct TextChoice<'a> {
+    index: u32,
+    text: &'a str,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+}
+
+// === impl Chunks ===
+
+impl Chunks {
+    /// A writer for an answer of `choices` choices. `token_ids` adds the ids behind each chunk's text.
+    pub fn new(kind: Kind, head: &Head, choices: usize, include_usage: bool, token_ids: bool) -> Self {
+        let mut open = serde_json::to_vec(head).expect("invariant: plain strings and numbers are JSON");
+        open.pop(); // the closing brace: choices follow
+        open.extend_from_slice(b",\"choices\":[");
+        Self { kind, open, include_usage, token_ids, begun: vec![false; choices], running: choices }
+    }
+
+    /// Appends what an event says; usage and text that is still held back say nothing. True where content was written.
+    pub fn write(&mut self, event: &Event, out: &mut BytesMut) -> bool {
+        match event {
+            Event::Text { choice, text, ids } => {
+                let ids = self.token_ids.then_some(ids.as_slice());
+                if text.is_empty() && ids.is_none_or(<[TokenId]>::is_empty) {
+                    return false;
+                }
+                self.begin(*choice, out);
+                self.choice(*choice, Some(text), None, ids, out);
+                true
+            }
+            Event::Finish { choice, reason } => {
+                self.begin(*choice, out);
+                self.choice(*choice, None, Some(*reason), None, out);
+                self.running = self.running.saturating_sub(1);
+                false
+            }
+            Event::Usage(_) => false,
+        }
+    }
+
+    /// Whether every choice has ended.
+    pub fn is_complete(&self) -> bool {
+        self.running == 0
+    }
+
+    /// Appends what ends a complete answer: its usage, where wanted, and `[DONE]`.
+    pub fn end(&self, usage: &Usage, out: &mut BytesMut) {
+        if self.include_usage {
+            sse::event(out, |out| {
+                out.extend_from_slice(&self.open);
+                out.extend_from_slice(b"],\"usage\":");
+                json(&UsageBody::from(usage), out);
+                out.extend_from_slice(b"}");
+            });
+        }
+        out.extend_from_slice(sse::DONE);
+    }
+
+    /// A chat choice's first chunk says who speaks.
+    fn begin(&mut self, choice: u32, out: &mut BytesMut) {
+        let begun = self.begun.get_mut(choice as usize).map(|begun| std::mem::replace(begun, true));
+        if self.kind == Kind::Chat && begun == Some(false) {
+            let delta = Delta { role: Some("assistant"), content: Some("") };
+            self.chunk(&ChatChoice { index: choice, delta, logprobs: (), finish_reason: None, token_ids: None }, out);
+        }
+    }
+
+    fn choice(&self, index: u32, text: Option<&str>, finish: Option<Finish>, token_ids: Option<&[TokenId]>, out: &mut BytesMut) {
+        let finish_reason = finish.map(Finish::as_str);
+        match self.kind {
+            Kind::Chat => {
+                let delta = Delta { role: None, content: text };
+                self.chunk(&ChatChoice { index, delta, logprobs: (), finish_reason, token_ids }, out);
+            }
+            Kind::Completion => {
+                let text = text.unwrap_or_default();
+                self.chunk(&TextChoice { index, text, logprobs: (), finish_reason, token_ids }, out);
+            }
+        }
+    }
+
+    fn chunk(&self, choice: &impl Serialize, out: &mut BytesMut) {
+        sse::event(out, |out| {
+            out.extend_from_slice(&self.open);
+            json(choice, out);
+            out.extend_from_slice(if self.include_usage { b"],\"usage\":null}" } else { b"]}" });
+        });
+    }
+}
+
+fn json(value: &impl Serialize, out: &mut BytesMut) {
+    serde_json::to_writer(out.writer(), value).expect("invariant: plain strings and numbers are JSON, and memory takes them");
+}

@@ -1,0 +1,122 @@
+//! An answer in one piece.
+
+use super::{Head, Kind, UsageBody};
+use crate::call::{Event, Finish, TokenId, Usage};
+use serde::Serialize;
+
+/// Gathers the events of one answer.
+pub struct Whole {
+    kind: Kind,
+    token_ids: bool,
+    choices: Vec<Gathered>,
+}
+
+#[derive(Default)]
+struct Gathered {
+    text: String,
+    ids: Vec<TokenId>,
+    finish: Option<Finish>,
+}
+
+#[derive(Serialize)]
+struct Body<'a, C> {
+    #[serde(flatten)]
+    head: &'a Head,
+    choices: Vec<C>,
+    usage: UsageBody,
+}
+
+#[derive(Serialize)]
+struct ChatChoice<'a> {
+    index: usize,
+    message: Message<'a>,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+}
+
+#[derive(Serialize)]
+struct Message<'a> {
+    role: &'static str,
+    content: &'a str,
+    refusal: (),
+}
+
+#[derive(Serialize)]
+struct TextChoice<'a> {
+    index: usize,
+    text: &'a str,
+    logprobs: (),
+    finish_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_ids: Option<&'a [TokenId]>,
+}
+
+// === impl Whole ===
+
+impl Whole {
+    /// An answer of `choices` choices, with the ids of their tokens where wanted.
+    pub fn new(kind: Kind, choices: usize, token_ids: bool) -> Self {
+        Self { kind, token_ids, choices: (0..choices).map(|_| Gathered::default()).collect() }
+    }
+
+    /// Adds an event. One of a choice that wasn't asked for is dropped.
+    pub fn push(&mut self, event: Event) {
+        match event {
+            Event::Text { choice, text, mut ids } => {
+                let Some(gathered) = self.choices.get_mut(choice as usize) else { return };
+                gathered.text.push_str(&text);
+                if self.token_ids {
+                    gathered.ids.append(&mut ids);
+                }
+            }
+            Event::Finish { choice, reason } => {
+                if let Some(gathered) = self.choices.get_mut(choice as usize) {
+                    gathered.finish = Some(reason);
+                }
+            }
+            Event::Usage(_) => {}
+        }
+    }
+
+    /// Whether every choice has ended.
+    pub fn is_complete(&self) -> bool {
+        self.choices.iter().all(|choice| choice.finish.is_some())
+    }
+
+    /// The answer's body.
+    pub fn json(&self, head: &Head, usage: &Usage) -> Vec<u8> {
+        let choices = self.choices.iter().enumerate();
+        let usage = UsageBody::from(usage);
+        let body = match self.kind {
+            Kind::Chat => {
+                serde_json::to_vec(&Body { head, choices: choices.map(|(index, choice)| self.chat(index, choice)).collect(), usage })
+            }
+            Kind::Completion => {
+                serde_json::to_vec(&Body { head, choices: choices.map(|(index, choice)| self.text(index, choice)).collect(), usage })
+            }
+        };
+        body.expect("invariant: plain strings and numbers are JSON")
+    }
+
+    fn chat<'a>(&self, index: usize, choice: &'a Gathered) -> ChatChoice<'a> {
+        ChatChoice {
+            index,
+            message: Message { role: "assistant", content: &choice.text, refusal: () },
+            logprobs: (),
+            finish_reason: choice.finish.map(Finish::as_str),
+            token_ids: self.token_ids.then_some(&choice.ids),
+        }
+    }
+
+    fn text<'a>(&self, index: usize, choice: &'a Gathered) -> TextChoice<'a> {
+        TextChoice {
+            index,
+            text: &choice.text,
+            logprobs: (),
+            finish_reason: choice.finish.map(Finish::as_str),
+            token_ids: self.token_ids.then_some(&choice.ids),
+        }
+    }
+}
