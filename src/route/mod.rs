@@ -1,1 +1,7 @@
-//! route
+//! Where a call goes: [`Choose`] picks the variant, [`Router`] the replica.
+
+mod choose;
+mod router;
+
+pub use choose::Choose;
+pub use router::Router;

@@ -1,0 +1,155 @@
+//! What was it: tokens and the time between them, noted in the record and counted in the metrics when the reply ends.
+
+use crate::call::{Call, Error, Event, Lease, Outcome, Record, Release, Reply, Usage};
+use crate::clock::Clock;
+use crate::metrics::{LatencyMetrics, Metrics, Served, TokenMetrics};
+use futures_util::StreamExt;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+use tower::{Layer, Service, layer::layer_fn};
+
+/// Counts what calls use.
+#[derive(Clone)]
+pub struct Meter<S> {
+    inner: S,
+    metrics: Metrics,
+    clock: Clock,
+}
+
+/// Counts a call's tokens once, when its reply ends, however it ends.
+struct Tally {
+    record: Record,
+    tokens: Arc<TokenMetrics>,
+}
+
+/// Watches the events of one reply.
+struct Watch {
+    record: Record,
+    latency: Arc<LatencyMetrics>,
+    clock: Clock,
+    choices: Vec<Pace>,
+}
+
+/// How one choice's tokens came.
+#[derive(Clone, Copy, Default)]
+struct Pace {
+    first: Option<Instant>,
+    last: Option<Instant>,
+    /// Tokens after the first piece.
+    later: u32,
+}
+
+// === impl Meter ===
+
+impl<S> Meter<S> {
+    /// Counts into `metrics`.
+    pub fn layer(metrics: Metrics, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
+        layer_fn(move |inner| Self { inner, metrics: metrics.clone(), clock: clock.clone() })
+    }
+}
+
+impl<S> Service<Call> for Meter<S>
+where
+    S: Service<Call, Response = Reply, Error = Error>,
+    S::Future: Send + 'static,
+{
+    type Response = Reply;
+    type Error = Error;
+    type Future = BoxFuture<'static, Result<Reply, Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, call: Call) -> Self::Future {
+        let (metrics, clock, record) = (self.metrics.clone(), self.clock.clone(), call.record.clone());
+        let tally = Tally { record: record.clone(), tokens: metrics.tokens(&call.tenant.name, &call.model.name) };
+        let choices = call.prompts.len() * call.sampling.n as usize;
+        let prompt_tokens = call.prompts.iter().map(|prompt| prompt.ids.len() as u32).sum();
+        let below = self.inner.call(call);
+        Box::pin(Lease::on(tally).hold(async move {
+            let reply = below.await?;
+            // The first event is at hand, so the prompts were computed; the backend's own figures follow.
+            let served = {
+                let mut notes = record.lock();
+                notes.usage.prompt_tokens = prompt_tokens;
+                Served { tenant: None, model: notes.model.clone(), variant: notes.variant.clone(), backend: notes.backend.clone() }
+            };
+            let mut watch = Watch { record, latency: metrics.latency(served), clock, choices: vec![Pace::default(); choices] };
+            Ok(reply.map(|events| {
+                events.inspect(move |event| {
+                    if let Ok(event) = event {
+                        watch.see(event);
+                    }
+                })
+            }))
+        }))
+    }
+}
+
+// === impl Watch ===
+
+impl Watch {
+    fn see(&mut self, event: &Event) {
+        match event {
+            Event::Text { choice, ids, .. } if !ids.is_empty() => {
+                self.record.lock().usage.completion_tokens += ids.len() as u32;
+                let now = self.clock.now();
+                if let Some(pace) = self.choices.get_mut(*choice as usize) {
+                    pace.piece(now, ids.len() as u32, &self.latency);
+                }
+            }
+            Event::Text { .. } => {}
+            Event::Usage(usage) => {
+                // Usage may be reported in between; tokens that were seen are never forgotten.
+                let mut notes = self.record.lock();
+                let completion_tokens = usage.completion_tokens.max(notes.usage.completion_tokens);
+                notes.usage = Usage { completion_tokens, ..*usage };
+            }
+            Event::Finish { choice, .. } => {
+                if let Some(pace) = self.choices.get(*choice as usize) {
+                    pace.end(&self.latency);
+                }
+            }
+        }
+    }
+}
+
+// === impl Pace ===
+
+impl Pace {
+    fn piece(&mut self, now: Instant, tokens: u32, latency: &LatencyMetrics) {
+        match self.last.replace(now) {
+            None => self.first = Some(now),
+            Some(last) => {
+                latency.itl.record((now - last).as_secs_f64());
+                self.later += tokens;
+            }
+        }
+    }
+
+    fn end(&self, latency: &LatencyMetrics) {
+        if let (Some(first), Some(last)) = (self.first, self.last)
+            && self.later > 0
+        {
+            latency.tpot.record((last - first).as_secs_f64() / f64::from(self.later));
+        }
+    }
+}
+
+// === impl Tally ===
+
+impl Release for Tally {
+    fn release(self: Box<Self>, end: Outcome, _: &Usage) -> Option<BoxFuture<'static, ()>> {
+        // The record knows more than the lease: also the tokens of a reply that was cut before it reported its usage.
+        let used = self.record.lock().usage;
+        if end != Outcome::Refused {
+            self.tokens.prompt.increment(used.prompt_tokens.into());
+            self.tokens.cached.increment(used.cached_tokens.into());
+            self.tokens.completion.increment(used.completion_tokens.into());
+        }
+        None
+    }
+}
