@@ -17,6 +17,15 @@ pub struct Router {
     backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
 }
 
+/// A replica that could serve a call.
+struct Candidate {
+    name: Name,
+    backend: Arc<dyn Backend>,
+    cost: Duration,
+    /// Decides between equal costs.
+    tie: u64,
+}
+
 /// When it is worth another try while no backend can serve: a shard takes seconds to come back.
 const NO_CAPACITY: Duration = Duration::from_secs(5);
 
@@ -29,7 +38,7 @@ impl Router {
     }
 
     /// Replicas that could serve the call now, the cheapest first, ties at random.
-    fn candidates(&self, call: &Call) -> Result<Vec<(Name, Arc<dyn Backend>)>, Error> {
+    fn candidates(&self, call: &Call) -> Result<Vec<Candidate>, Error> {
         let names = call.route.iter().flat_map(|route| route.backends.iter());
         let known = names.filter_map(|name| Some((name.clone(), self.backends.get(name)?.clone())));
         let ready: Vec<_> = known.filter(|(_, backend)| backend.state() == State::Ready).collect();
@@ -39,7 +48,8 @@ impl Router {
             match backend.supports(call) {
                 Ok(()) => {
                     let offer = backend.offer(call);
-                    able.push((offer.queue_time + offer.prefill_time, RandomState::new().hash_one(0), name, backend));
+                    let (cost, tie) = (offer.queue_time + offer.prefill_time, RandomState::new().hash_one(0));
+                    able.push(Candidate { name, backend, cost, tie });
                 }
                 Err(error) => refusal = error,
             }
@@ -47,8 +57,8 @@ impl Router {
         if able.is_empty() {
             return Err(refusal);
         }
-        able.sort_by_key(|(cost, tie, ..)| (*cost, *tie));
-        Ok(able.into_iter().map(|(.., name, backend)| (name, backend)).collect())
+        able.sort_by_key(|candidate| (candidate.cost, candidate.tie));
+        Ok(able)
     }
 }
 
@@ -70,9 +80,9 @@ impl Service<Call> for Router {
 }
 
 /// Each candidate at most once: one that is lost or full before its first event has shown the client nothing.
-async fn try_in_turn(candidates: Vec<(Name, Arc<dyn Backend>)>, call: Call) -> Result<Reply, Error> {
+async fn try_in_turn(candidates: Vec<Candidate>, call: Call) -> Result<Reply, Error> {
     let mut refusal = Error::NoCapacity { model: call.model.name.to_string(), retry_after: NO_CAPACITY };
-    for (name, backend) in candidates {
+    for Candidate { name, backend, .. } in candidates {
         call.record.lock().backend = Some(name);
         match backend.call(call.clone()).await {
             Err(error @ (Error::ShardLost { .. } | Error::Overloaded { .. } | Error::NoCapacity { .. })) => refusal = error,
