@@ -13,7 +13,7 @@ mod units;
 mod weights;
 
 pub use environment::Environment;
-pub use name::Name;
+pub use name::{Name, NameError};
 pub use problem::{ConfigError, Problem};
 pub use resolved::*;
 pub use secret::Secret;

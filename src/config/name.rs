@@ -3,11 +3,17 @@
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Borrow;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// A configured name: of a shard, a model, a tenant, a key. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Name(Arc<str>);
+
+/// A text that can't be a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a name has 1 to 128 letters, digits and any of . _ - / :")]
+pub struct NameError;
 
 // === impl Name ===
 
@@ -27,6 +33,17 @@ impl From<&str> for Name {
 impl From<String> for Name {
     fn from(name: String) -> Self {
         Self(name.into())
+    }
+}
+
+impl FromStr for Name {
+    type Err = NameError;
+
+    /// Names appear in headers, metrics and paths, so they are made of what all of these can carry.
+    fn from_str(name: &str) -> Result<Self, NameError> {
+        let valid = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
+        let valid = (1..=128).contains(&name.len()) && name.chars().all(valid);
+        if valid { Ok(name.into()) } else { Err(NameError) }
     }
 }
 

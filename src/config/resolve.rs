@@ -108,12 +108,10 @@ impl<'a> Resolver<'a> {
         value.map(Spanned::into_inner)
     }
 
-    /// A name that appears in headers, metrics and paths.
+    /// Checks that a name can be one. It was taken as it is so that the rest can be read.
     fn name(&mut self, name: &Spanned<Name>, path: &str) {
-        let given = name.get_ref().as_str();
-        let valid = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
-        if !(1..=128).contains(&given.len()) || !given.chars().all(valid) {
-            self.refuse(name.span(), path, "a name has 1 to 128 letters, digits and any of . _ - / :");
+        if let Err(error) = name.get_ref().as_str().parse::<Name>() {
+            self.refuse(name.span(), path, error.to_string());
         }
     }
 }

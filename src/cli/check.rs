@@ -1,0 +1,79 @@
+//! `roundhouse check`
+
+use super::CliError;
+use crate::config::{Config, ConfigError, Limits, Name};
+use std::io::{self, Write};
+use std::path::PathBuf;
+
+/// Check a configuration without starting anything: prints what would run, or every problem with its line and column.
+#[derive(Debug, clap::Args)]
+pub(super) struct Check {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Print JSON: `{"valid": true, "config": {…}}` or `{"valid": false, "problems": […]}`.
+    #[arg(long)]
+    json: bool,
+}
+
+// === impl Check ===
+
+impl Check {
+    pub(super) fn run(self) -> Result<(), CliError> {
+        let checked = Config::load(&self.config);
+        let mut out = io::stdout().lock();
+        match &checked {
+            Ok(config) if self.json => writeln!(out, "{}", serde_json::json!({ "valid": true, "config": config }))?,
+            Ok(config) => summary(config, &mut out)?,
+            Err(ConfigError::Invalid { problems }) if self.json => {
+                writeln!(out, "{}", serde_json::json!({ "valid": false, "problems": problems }))?;
+            }
+            Err(_) => {}
+        }
+        checked.map(drop).map_err(CliError::from)
+    }
+}
+
+/// What would run, a line each.
+fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
+    let (server, admin) = (&config.server, &config.admin);
+    writeln!(out, "public  {}, {} threads, bodies up to {}", server.listen, server.threads, size(server.max_body))?;
+    writeln!(out, "admin   {}, {}", admin.listen, if admin.token.is_some() { "with a token" } else { "without a token" })?;
+    for (name, device) in &config.devices {
+        writeln!(out, "device  {name}: {} threads, isa {}, {}", device.threads, device.isa, size(device.memory))?;
+    }
+    for (name, shard) in &config.shards {
+        let kv = &shard.kv_cache;
+        write!(out, "shard   {name}: {} on {}, quantize {}, ", shard.weights, shard.device, shard.quantize)?;
+        writeln!(out, "KV {} of {} in blocks of {} tokens", size(kv.memory), kv.dtype, kv.block_tokens)?;
+    }
+    for (name, model) in &config.models {
+        let aliases = if model.aliases.is_empty() { String::new() } else { format!(" ({})", list(&model.aliases)) };
+        for (variant, served) in &model.variants {
+            writeln!(out, "model   {name}{aliases}: variant {variant} on {}", list(&served.backends))?;
+        }
+    }
+    for (name, tenant) in &config.tenants {
+        let models = tenant.models.as_ref().map_or("all models".to_owned(), |models| format!("models [{}]", list(models)));
+        writeln!(out, "tenant  {name}: {models}, {}", limit(&tenant.limits))?;
+        for key in &tenant.keys {
+            writeln!(out, "key     {name}/{}: {}", key.name, limit(&key.limits))?;
+        }
+    }
+    if config.tenants.is_empty() {
+        writeln!(out, "tenant  none: a start makes one key for development and prints it")?;
+    }
+    Ok(())
+}
+
+fn list(names: &[Name]) -> String {
+    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+}
+
+fn limit(limits: &Limits) -> String {
+    limits.requests_per_minute.map_or("requests unlimited".to_owned(), |limit| format!("{limit} requests/min"))
+}
+
+fn size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
