@@ -18,6 +18,8 @@ mod pool;
 mod scheduler;
 mod sequence;
 mod step;
+#[cfg(test)]
+mod tests;
 
 pub use executor::{DeviceError, Executor, Limits, Sampled, Ticket};
 pub use plan::{Input, Mask, Plan, Row, Start};

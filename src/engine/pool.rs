@@ -223,3 +223,102 @@ impl BlockTable {
         &self.blocks
     }
 }
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a failed unwrap is a failed test")]
+mod tests {
+    use super::*;
+
+    const SALT: Salt = Salt([0; 16]);
+
+    fn pool(blocks: u32) -> BlockPool {
+        BlockPool::new(blocks, 2, &Settings { model: [0; 16], hash_key: [0; 32], stop_tokens: [].into() })
+    }
+
+    fn keys(pool: &BlockPool, tokens: &[TokenId]) -> Vec<Key> {
+        let mut parent = pool.root(&SALT);
+        tokens
+            .chunks_exact(2)
+            .map(|tokens| {
+                parent = pool.child(parent, tokens);
+                parent
+            })
+            .collect()
+    }
+
+    /// Computes `tokens` and gives the blocks back; returns how many blocks were cached before.
+    fn visit(pool: &mut BlockPool, tokens: &[TokenId]) -> usize {
+        let keys = keys(pool, tokens);
+        let (table, cached) = pool.open(&keys, tokens, keys.len(), 0).unwrap();
+        for (index, key) in keys.iter().enumerate() {
+            pool.insert(table.blocks()[index], *key, &tokens[2 * index..][..2]);
+        }
+        assert_eq!(pool.check([&table].into_iter()), Ok(()));
+        pool.free(table);
+        assert_eq!(pool.check([].into_iter()), Ok(()));
+        cached
+    }
+
+    #[test]
+    fn heads_stay_cached_longer_than_tails() {
+        let mut pool = pool(4);
+        let tokens = [1, 2, 3, 4, 5, 6, 7, 8];
+        assert_eq!(visit(&mut pool, &tokens), 0);
+        for (other, left) in [(90, 3), (91, 3), (92, 3)] {
+            assert_eq!(visit(&mut pool, &[other, other]), 0);
+            assert_eq!(visit(&mut pool, &tokens[..6]), left, "the tail was evicted, the head not");
+        }
+        assert_eq!(pool.counts(), [4, 0, 4, 0]);
+    }
+
+    #[test]
+    fn the_index_never_outgrows_the_pool() {
+        let mut pool = pool(8);
+        for round in 0..1000 {
+            visit(&mut pool, &[round, 1, 2, 3, 4, 5]);
+            assert!(pool.index.len() <= 8);
+        }
+    }
+
+    #[test]
+    fn a_key_that_collides_is_no_hit_and_changes_nothing() {
+        let mut pool = pool(4);
+        visit(&mut pool, &[1, 2]);
+        let keys = keys(&pool, &[1, 2]);
+        let (table, cached) = pool.open(&keys, &[3, 4], 1, 0).unwrap();
+        assert_eq!(cached, 0);
+        pool.insert(table.blocks()[0], keys[0], &[3, 4]);
+        assert_eq!(pool.check([&table].into_iter()), Ok(()));
+        pool.free(table);
+        assert_eq!(visit(&mut pool, &[1, 2]), 1);
+    }
+
+    #[test]
+    fn what_does_not_fit_takes_nothing() {
+        let mut pool = pool(4);
+        visit(&mut pool, &[1, 2, 3, 4]);
+        let tokens = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
+        let keys = keys(&pool, &tokens);
+        assert!(pool.open(&keys, &tokens, 5, 0).is_none(), "cached blocks aren't counted twice");
+        assert!(pool.open(&keys, &tokens, 4, 1).is_none());
+        assert_eq!(pool.counts(), [4, 0, 2, 2]);
+        let (mut table, cached) = pool.open(&keys, &tokens, 3, 1).unwrap();
+        assert_eq!(cached, 2);
+        assert!(pool.grow(&mut table) && !pool.grow(&mut table));
+        pool.free(table);
+        assert_eq!(pool.check([].into_iter()), Ok(()));
+    }
+
+    #[test]
+    fn a_broken_invariant_is_named() {
+        let mut broken = pool(2);
+        let (table, _) = broken.open(&[], &[], 1, 0).unwrap();
+        let block = table.blocks()[0];
+        assert_eq!(broken.check([].into_iter()), Err(Violation::Holders { block, counted: 1, held: 0 }));
+        broken.free.push(block);
+        assert_eq!(broken.check([&table].into_iter()), Err(Violation::Misplaced { block }));
+        broken.free.pop();
+        broken.blocks[block.0 as usize].key = Some(broken.root(&SALT));
+        assert_eq!(broken.check([&table].into_iter()), Err(Violation::Index { block }));
+    }
+}
