@@ -288,3 +288,82 @@ fn mix(hash: u64, value: u64) -> u64 {
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{Mask, Start};
+
+    const LIMITS: Limits = Limits { blocks: 8, block_tokens: 2, max_batch_tokens: 8, max_sequences: 2, max_context: 10 };
+
+    fn start(seq: u64) -> Start {
+        Start { seq: SeqId(seq), sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0, choice: 0 } }
+    }
+
+    /// A step of one row: positions `start..start + count` of sequence 1, drawing a token, with `blocks`.
+    fn step(start: u32, count: u32, blocks: &[u32]) -> Plan {
+        let blocks: Vec<_> = blocks.iter().copied().map(BlockId).collect();
+        let input = Input::Known(0..count);
+        let row = Row { seq: SeqId(1), start, count, mask: Mask::Causal, input, blocks: 0..blocks.len() as u32, sample: 1 };
+        Plan { rows: vec![row], tokens: (0..count).collect(), blocks, ..Plan::default() }
+    }
+
+    fn first() -> Plan {
+        Plan { started: vec![start(1)], ..step(0, 3, &[4, 2]) }
+    }
+
+    /// Launches all plans; what is wrong with the last one.
+    fn refusal(plans: &[Plan]) -> Option<String> {
+        let mut fake = Fake::new(LIMITS);
+        let mut results: Vec<_> = plans.iter().map(|plan| fake.launch(plan)).collect();
+        let last = results.pop()?;
+        assert!(results.iter().all(Result::is_ok), "{results:?}");
+        last.err().map(|error| error.0)
+    }
+
+    #[test]
+    fn plans_that_break_the_rules_are_refused() {
+        assert_eq!(refusal(&[first(), step(3, 1, &[4, 2])]), None);
+        let mut sampled = step(3, 1, &[4, 2]);
+        sampled.rows[0].input = Input::Sampled;
+        assert_eq!(refusal(&[first(), sampled.clone()]), None);
+        let second = |blocks: &[u32]| {
+            let mut plan = Plan { started: vec![start(2)], ..step(0, 2, blocks) };
+            plan.rows[0].seq = SeqId(2);
+            plan
+        };
+        let ends = |seq| Plan { ended: vec![SeqId(seq)], ..second(&[5]) };
+        assert_eq!(refusal(&[first(), second(&[5])]), None);
+        let mut undrawn = first();
+        undrawn.rows[0].sample = 0;
+        for (plans, why) in [
+            (vec![Plan::default()], "0 tokens in 0 rows"),
+            (vec![Plan { started: vec![start(1)], ..step(0, 9, &[0, 1, 2, 3, 4]) }], "9 tokens in 1 rows"),
+            (vec![step(0, 3, &[4, 2])], "never started"),
+            (vec![first(), first()], "starts twice"),
+            (vec![first(), ends(3)], "ends and isn't here"),
+            (vec![first(), Plan { started: vec![start(2), start(3)], ..second(&[5]) }], "3 sequences where 2 are possible"),
+            (vec![first(), step(4, 1, &[4, 2, 0])], "continues at another position"),
+            (vec![first(), step(3, 2, &[4, 2])], "don't cover"),
+            (vec![first(), step(3, 1, &[4, 9])], "outside of the pool"),
+            (vec![first(), second(&[2])], "writes a block that another sequence holds"),
+            (vec![first(), step(3, 1, &[2, 4])], "belong after other tokens"),
+            (vec![first(), step(3, 1, &[0, 2])], "never written"),
+            (vec![undrawn, sampled], "has no input"),
+        ] {
+            let refusal = refusal(&plans);
+            assert!(refusal.as_ref().is_some_and(|refusal| refusal.contains(why)), "{refusal:?} instead of {why}");
+        }
+    }
+
+    #[test]
+    fn steps_are_collected_in_the_order_of_launches() {
+        let mut fake = Fake::new(LIMITS);
+        let (one, two) = (fake.launch(&first()), fake.launch(&step(3, 1, &[4, 2])));
+        let mut sampled = Sampled::default();
+        assert!(one.is_ok_and(|one| fake.collect(one, &mut sampled).is_ok()));
+        assert_eq!(sampled.device_time, Duration::from_nanos(1_030_030));
+        assert!(two.is_ok_and(|two| fake.collect(two, &mut sampled).is_ok()));
+        assert!(fake.collect(Ticket(1), &mut sampled).is_err(), "nothing is left to collect");
+    }
+}
