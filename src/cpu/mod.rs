@@ -1,1 +1,5 @@
 //! cpu
+
+mod mapped;
+
+pub use mapped::MappedFile;
