@@ -1,3 +1,3 @@
 //! What several test files share.
 
-pub mod tiny_model;
+pub(crate) mod tiny_model;

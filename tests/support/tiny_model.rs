@@ -9,7 +9,7 @@ use std::io::Write;
 
 /// What model to make. The same fields give the same bytes.
 #[derive(Clone, Copy, Debug)]
-pub struct TinyModel {
+pub(crate) struct TinyModel {
     /// Transformer blocks.
     pub layers: usize,
     /// Query heads; `embedding` is split over them.
@@ -52,7 +52,7 @@ const STORES: [Store; 11] = [
 ];
 
 /// Every element type's name.
-pub const DTYPES: [&str; 11] = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"];
+pub(crate) const DTYPES: [&str; 11] = ["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_k", "q5_k", "q6_k"];
 
 /// Pairs the tokenizer merges, best first; `Ġ` is a space.
 const MERGES: [(&str, &str); 13] = [
@@ -74,7 +74,7 @@ const MERGES: [(&str, &str); 13] = [
 const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// The model as a GGUF file's bytes.
-pub fn llama(model: TinyModel) -> Vec<u8> {
+pub(crate) fn llama(model: TinyModel) -> Vec<u8> {
     let mut file = File { random: Random(model.seed), keys: 0, metadata: Vec::new(), tensors: Vec::new() };
     file.hyperparameters(model);
     file.tokenizer(model);
@@ -83,7 +83,7 @@ pub fn llama(model: TinyModel) -> Vec<u8> {
 }
 
 /// The model as a file, gone with the value.
-pub fn file(model: TinyModel) -> tempfile::TempPath {
+pub(crate) fn file(model: TinyModel) -> tempfile::TempPath {
     let mut file = tempfile::Builder::new().suffix(".gguf").tempfile().expect("a temporary file can be made");
     file.write_all(&llama(model)).expect("a temporary file can be written");
     file.into_temp_path()
