@@ -424,7 +424,7 @@ fn nothing_is_admitted_and_then_preempted_in_circles() {
     let plans = bench.plans.borrow();
     let starts = |seq| plans.iter().flat_map(|plan| &plan.started).filter(|start| start.seq.0 == seq).count();
     assert_eq!((0..8).map(starts).max(), Some(3), "started once and preempted twice");
-    assert_eq!(bench.engine.live().preemptions, (0..8).map(|seq| starts(seq) as u64 - 1).sum());
+    assert_eq!(bench.engine.live().preemptions, (0..8).map(|seq| starts(seq) as u64 - 1).sum::<u64>());
 }
 
 #[test]
