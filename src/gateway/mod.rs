@@ -1,1 +1,60 @@
-//! gateway
+//! The HTTP edge. [`stack`] is the way of a request, top to bottom; everything below `translate` knows nothing of HTTP.
+
+mod body;
+pub mod listener;
+mod paths;
+mod prepare;
+mod read;
+pub mod respond;
+pub mod stack;
+mod stream;
+mod translate;
+
+use arc_swap::ArcSwap;
+use listener::Port;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub use body::Body;
+pub use prepare::Served;
+pub use stack::{Parts, Stack};
+
+/// The public port at work.
+pub struct Gateway {
+    port: Port,
+    draining: Arc<AtomicBool>,
+}
+
+// === impl Gateway ===
+
+impl Gateway {
+    /// Serves connections of these listeners, a thread each. A request loads the stack once and keeps it to its end, so
+    /// the stack may be swapped at any time. At the end open requests have `drain` to finish.
+    ///
+    /// # Errors
+    /// A thread or its runtime can't be made.
+    pub fn open(sockets: Vec<TcpListener>, stack: Arc<ArcSwap<Stack>>, drain: Duration) -> io::Result<Self> {
+        let draining = Arc::new(AtomicBool::new(false));
+        let leaving = draining.clone();
+        let answer = move |http, peer| {
+            let (stack, draining) = (stack.load_full(), leaving.load(Ordering::Relaxed));
+            async move { stack.answer(http, peer, draining).await }
+        };
+        Ok(Self { port: Port::open("gateway", sockets, answer, drain)?, draining })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.port.address()
+    }
+
+    /// Says it isn't ready, accepts nothing new, lets open requests finish, and returns when all threads have ended.
+    /// Blocks the calling thread.
+    pub fn close(self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.port.close();
+    }
+}

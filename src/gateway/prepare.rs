@@ -1,0 +1,230 @@
+//! From a request's JSON to a [`Call`]: which model, which tokens, how many more, drawn how. Pure but for its clock and
+//! its random seed, so that large requests can be prepared on another thread.
+
+use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts};
+use crate::call::{Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
+use crate::config::{Config, Model, Name, SamplingDefaults, Tenant};
+use crate::tenant::Holder;
+use crate::text::Text;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a model's requests are tokenized and how long they may be.
+#[derive(Clone)]
+pub struct Served {
+    /// Its tokenizer and chat template.
+    pub text: Arc<Text>,
+    /// Tokens one sequence may have.
+    pub context: u32,
+    /// Tokens the KV pool of its smallest backend holds.
+    pub pool_tokens: u32,
+}
+
+/// Everything requests can ask for.
+pub(super) struct Catalog {
+    config: Arc<Config>,
+    served: BTreeMap<Name, Served>,
+    fingerprints: BTreeMap<Name, Arc<str>>,
+}
+
+/// What the client wants to get back.
+pub(super) struct Wanted {
+    pub(super) kind: Kind,
+    pub(super) stream: bool,
+    pub(super) include_usage: bool,
+    pub(super) token_ids: bool,
+    pub(super) choices: usize,
+    pub(super) fingerprint: Arc<str>,
+}
+
+/// Choices of one request, prompts × n: each is a sequence.
+const MOST_SEQUENCES: usize = 2048;
+/// When it is worth another try while a model's tokenizer isn't there yet.
+const LOADING: Duration = Duration::from_secs(5);
+
+// === impl Catalog ===
+
+impl Catalog {
+    pub(super) fn new(config: Arc<Config>, served: BTreeMap<Name, Served>) -> Self {
+        let fingerprints = config.models.values().map(|model| (model.name.clone(), fingerprint(&config, model))).collect();
+        Self { config, served, fingerprints }
+    }
+
+    /// The model of this name or alias, if the tenant may use it.
+    pub(super) fn model(&self, name: &str, tenant: &Tenant) -> Result<&Arc<Model>, Error> {
+        let model = self.config.model(name).filter(|model| tenant.may_use(&model.name));
+        model.ok_or_else(|| Error::ModelNotFound { model: name.to_owned() })
+    }
+
+    /// The models the tenant may use.
+    pub(super) fn models<'a>(&'a self, tenant: &'a Tenant) -> impl Iterator<Item = &'a Arc<Model>> {
+        self.config.models.values().filter(|model| tenant.may_use(&model.name))
+    }
+
+    /// The call a request's body asks for.
+    pub(super) fn prepare(&self, kind: Kind, body: &[u8], holder: Holder, record: Record) -> Result<(Call, Wanted), Error> {
+        let (body, unknown) = (openai::parse(body)?, self.config.server.unknown_parameters);
+        let (name, asked, generation) = match kind {
+            Kind::Chat => {
+                let ChatRequest { model, messages, generation } = ChatRequest::parse(body, unknown)?;
+                (model, Asked::Chat(messages), generation)
+            }
+            Kind::Completion => {
+                let CompletionRequest { model, prompts, generation } = CompletionRequest::parse(body, unknown)?;
+                (model, Asked::Completion(prompts), generation)
+            }
+        };
+        let model = self.model(&name, &holder.tenant)?.clone();
+        record.lock().model = Some(model.name.clone());
+        let served = self.served.get(&model.name);
+        let served = served.ok_or_else(|| Error::NoCapacity { model: model.name.to_string(), retry_after: LOADING })?;
+        let (messages, prompts) = asked.tokenize(served)?;
+        let choices = choices(prompts.len(), generation.n)?;
+        let sampling = sampling(&generation, &model, fit(kind, &prompts, &generation, &model, served)?)?;
+        let wanted = Wanted {
+            kind,
+            stream: generation.stream,
+            include_usage: generation.include_usage,
+            token_ids: generation.return_token_ids,
+            choices,
+            fingerprint: self.fingerprints.get(&model.name).cloned().unwrap_or_default(),
+        };
+        let Holder { tenant, key } = holder;
+        let (messages, prompts, sampling) = (messages.into(), prompts.into(), Arc::new(sampling));
+        Ok((Call { record, tenant, key, model, task: Task::Generate, messages, prompts, sampling, route: None }, wanted))
+    }
+}
+
+/// What is to be continued, before it is tokens.
+enum Asked {
+    Chat(Vec<Message>),
+    Completion(Prompts),
+}
+
+// === impl Asked ===
+
+impl Asked {
+    fn tokenize(self, served: &Served) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
+        let text = &served.text;
+        match self {
+            Asked::Chat(messages) => {
+                let bytes = messages.iter().map(|message| message.content.len()).sum();
+                may_fit(Kind::Chat, bytes, served)?;
+                if !text.has_template() {
+                    let message = "This model has no chat template, so it can't answer messages. Use /v1/completions.";
+                    return Err(Error::Invalid { param: Some("model".to_owned()), message: message.to_owned() });
+                }
+                let ids = text.encode_chat(&messages);
+                let ids = ids.map_err(|error| Error::Invalid { param: Some("messages".to_owned()), message: error.to_string() })?;
+                Ok((messages, vec![prompt(ids, "messages", text)?]))
+            }
+            Asked::Completion(prompts) => {
+                let prompts = match prompts {
+                    Prompts::Text(one) => vec![encode(&one, "prompt", served)?],
+                    Prompts::Texts(many) => listed(many, |one, path| encode(&one, path, served))?,
+                    Prompts::Ids(one) => vec![check_ids(one, "prompt", text)?],
+                    Prompts::IdLists(many) => listed(many, |one, path| check_ids(one, path, text))?,
+                };
+                Ok((Vec::new(), prompts))
+            }
+        }
+    }
+}
+
+fn listed<T>(many: Vec<T>, each: impl Fn(T, &str) -> Result<Prompt, Error>) -> Result<Vec<Prompt>, Error> {
+    many.into_iter().enumerate().map(|(index, one)| each(one, &format!("prompt[{index}]"))).collect()
+}
+
+fn encode(text: &str, path: &str, served: &Served) -> Result<Prompt, Error> {
+    may_fit(Kind::Completion, text.len(), served)?;
+    prompt(served.text.encode(text), path, &served.text)
+}
+
+fn check_ids(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error> {
+    let size = text.vocabulary_size();
+    if let Some((index, id)) = ids.iter().enumerate().find(|(_, id)| **id >= size) {
+        let path = format!("{path}[{index}]");
+        let message = format!("Invalid value for '{path}': the vocabulary has no token {id}; ids go from 0 to {}.", size.saturating_sub(1));
+        return Err(Error::Invalid { param: Some(path), message });
+    }
+    prompt(ids, path, text)
+}
+
+fn prompt(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error> {
+    if ids.is_empty() {
+        return Err(Error::Invalid { param: Some(path.to_owned()), message: format!("'{path}' has no tokens. Send at least one.") });
+    }
+    Ok(Prompt { ids: ids.into(), tokenizer: text.digest() })
+}
+
+/// Refuses before it is tokenized what can't fit whatever its tokens are.
+fn may_fit(kind: Kind, bytes: usize, served: &Served) -> Result<(), Error> {
+    let least = (bytes / served.text.longest_token_bytes().max(1)) as u64;
+    let limit = limit(served);
+    if least > limit { Err(Error::ContextLength { param: param(kind), limit, prompt_tokens: least, max_tokens: None }) } else { Ok(()) }
+}
+
+/// Most tokens each choice may get: what was asked for, or what is left of the context.
+fn fit(kind: Kind, prompts: &[Prompt], generation: &Generation, model: &Model, served: &Served) -> Result<u32, Error> {
+    let limit = limit(served);
+    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or_default();
+    let too_long = |max_tokens| Err(Error::ContextLength { param: param(kind), limit, prompt_tokens, max_tokens });
+    match generation.max_tokens.map(u64::from) {
+        _ if prompt_tokens >= limit => too_long(None), // no room for a single token
+        Some(max) if prompt_tokens + max > limit => too_long(Some(max)),
+        Some(max) => Ok(max as u32),
+        None => Ok((limit - prompt_tokens).min(u64::from(model.default_max_tokens.get())) as u32),
+    }
+}
+
+fn limit(served: &Served) -> u64 {
+    served.context.min(served.pool_tokens).into()
+}
+
+fn param(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Chat => "messages",
+        Kind::Completion => "prompt",
+    }
+}
+
+fn choices(prompts: usize, n: u32) -> Result<usize, Error> {
+    let choices = prompts * n as usize;
+    if choices > MOST_SEQUENCES {
+        let message = format!("{prompts} prompts with 'n' = {n} are {choices} choices. Ask for at most {MOST_SEQUENCES} in one request.");
+        return Err(Error::Invalid { param: Some("n".to_owned()), message });
+    }
+    Ok(choices)
+}
+
+fn sampling(generation: &Generation, model: &Model, max_tokens: u32) -> Result<Sampling, Error> {
+    let defaults = model.variants.values().next().map_or(SamplingDefaults { temperature: 1.0, top_p: 1.0 }, |variant| variant.sampling);
+    let seed = match generation.seed {
+        Some(seed) => seed,
+        None => getrandom::u64().map_err(|error| {
+            tracing::error!(%error, "the system gives no random numbers");
+            Error::Internal
+        })?,
+    };
+    Ok(Sampling {
+        n: generation.n,
+        max_tokens,
+        temperature: generation.temperature.unwrap_or(defaults.temperature),
+        top_p: generation.top_p.unwrap_or(defaults.top_p),
+        seed,
+        stop: generation.stop.clone(),
+    })
+}
+
+/// Equal for equal weights, quantization and program: the same seed then gives the same answer.
+fn fingerprint(config: &Config, model: &Model) -> Arc<str> {
+    let mut hash = blake3::Hasher::new();
+    hash.update(env!("CARGO_PKG_VERSION").as_bytes());
+    for backend in model.variants.values().flat_map(|variant| variant.backends.iter()) {
+        if let Some(shard) = config.shards.get(backend) {
+            hash.update(format!("{:?} {:?} {:?} {:?}\n", shard.weights, shard.sha256, shard.quantize, shard.kv_cache.dtype).as_bytes());
+        }
+    }
+    format!("fp_{}", &hash.finalize().to_hex()[..12]).into()
+}

@@ -1,0 +1,134 @@
+//! The way of a request, top to bottom.
+
+use super::body::Body;
+use super::paths::Endpoint;
+use super::prepare::{Catalog, Served};
+use super::respond::{self, Look, Respond};
+use super::translate::Translate;
+use crate::backend::{Backend, State};
+use crate::call::{Error, Record};
+use crate::clock::Clock;
+use crate::config::{Config, Name};
+use crate::layer::trace::{self, Watch, Watched};
+use crate::layer::{Authenticate, Incoming, Limit, Meter, Trace};
+use crate::metrics::Metrics;
+use crate::route::{Choose, Router};
+use crate::tenant::{Keys, RequestLimits};
+use http::{HeaderMap, Method, Request, Response, header};
+use http_body::Body as _;
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use tower::util::BoxCloneSyncService;
+use tower::{Service, ServiceBuilder};
+
+/// What a stack is made of. What outlives a reload comes as an `Arc`.
+pub struct Parts {
+    /// The configuration its requests get.
+    pub config: Arc<Config>,
+    /// The tokenizer and the limits of each model.
+    pub served: BTreeMap<Name, Served>,
+    /// What answers calls.
+    pub backends: BTreeMap<Name, Arc<dyn Backend>>,
+    /// Who may come in.
+    pub keys: Arc<Keys>,
+    /// How often.
+    pub requests: Arc<RequestLimits>,
+    /// What is counted.
+    pub metrics: Metrics,
+    /// What time it is.
+    pub clock: Clock,
+}
+
+/// Everything that answers requests under one configuration.
+pub struct Stack {
+    /// That configuration.
+    pub config: Arc<Config>,
+    service: Boxed,
+    backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
+    metrics: Metrics,
+    clock: Clock,
+    look: Look,
+}
+
+type Boxed = BoxCloneSyncService<Incoming<hyper::body::Incoming>, Response<Watched<Body>>, Infallible>;
+
+/// Bytes of header names and values that are taken.
+const MOST_HEADERS: usize = 64 << 10;
+
+// === impl Stack ===
+
+impl Stack {
+    /// Builds the stack: the first line sees the request first and the answer last.
+    pub fn build(parts: Parts) -> Stack {
+        let Parts { config, served, backends, keys, requests, metrics, clock } = parts;
+        let look = Look { show_backend: config.server.show_backend, clock: clock.clone() };
+        let catalog = Catalog::new(config.clone(), served);
+        let backends = Arc::new(backends);
+        let service = ServiceBuilder::new()
+            .layer(Trace::layer(metrics.clone(), clock.clone())) // outermost: logs and counts whatever happens below, to the last byte
+            .layer(Respond::layer(look.clone())) // below trace, which reads its status; above all that can fail or panic
+            .layer(Authenticate::layer(keys)) // before the body is read: strangers cost us a header lookup
+            .layer(Translate::layer(catalog, config.server.max_body, clock.clone())) // HTTP ends here; what follows needs tokens and models
+            .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
+            .layer(Limit::layer(requests)) // holds what it took to the last byte, and takes it back if anything below refuses
+            .layer(Meter::layer(metrics.clone(), clock.clone())) // directly above the replies: sees every token once, whoever sent it
+            .service(Router::new(backends.clone())); // picks the replica last, when everything about the call is known
+        Stack { config, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }
+    }
+
+    /// Answers one request. Health, unknown paths and wrong methods are answered here, before authentication.
+    pub async fn answer(&self, http: Request<hyper::body::Incoming>, peer: SocketAddr, draining: bool) -> Response<Watched<Body>> {
+        let record = trace::record(http.headers(), &self.clock, self.config.version);
+        let is_head = http.method() == Method::HEAD;
+        let endpoint = check_headers(http.headers()).and_then(|()| Endpoint::find(http.method(), http.uri().path()));
+        let response = match endpoint {
+            Ok(Endpoint::Live) => self.aside(respond::live(), &record),
+            Ok(Endpoint::Ready) => self.aside(respond::readiness(self.ready(draining)), &record),
+            Ok(Endpoint::Options(allow)) => self.aside(respond::options(allow), &record),
+            Ok(Endpoint::Generate(_) | Endpoint::Models | Endpoint::Model(_)) => {
+                let incoming = Incoming { http, peer, record, holder: None };
+                match self.service.clone().call(incoming).await {
+                    Ok(response) => response,
+                    Err(never) => match never {},
+                }
+            }
+            Err(error) => {
+                let watch = Watch::new(record.clone(), peer, self.metrics.clone(), self.clock.clone());
+                let mut response = respond::refuse(&error, &record);
+                self.look.dress(&mut response, &record);
+                watch.over(response)
+            }
+        };
+        if is_head { without_body(response) } else { response }
+    }
+
+    /// Whether requests can be served now.
+    fn ready(&self, draining: bool) -> Result<(), &'static str> {
+        match self.backends.values().any(|backend| backend.state() == State::Ready) {
+            _ if draining => Err("draining"),
+            true => Ok(()),
+            false => Err("no backend can serve"),
+        }
+    }
+
+    /// An answer that is neither logged nor counted: probes come every second.
+    fn aside(&self, mut response: Response<Body>, record: &Record) -> Response<Watched<Body>> {
+        self.look.dress(&mut response, record);
+        response.map(Watched::unwatched)
+    }
+}
+
+fn check_headers(headers: &HeaderMap) -> Result<(), Error> {
+    let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
+    if bytes > MOST_HEADERS { Err(Error::HeadersTooLarge { limit: MOST_HEADERS as u64 }) } else { Ok(()) }
+}
+
+/// The answer to HEAD: that of GET, its length included, and no body.
+fn without_body(mut response: Response<Watched<Body>>) -> Response<Watched<Body>> {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().insert(header::CONTENT_LENGTH, length.into());
+    }
+    response.map(|watched| watched.map(|_| Body::empty()))
+}
