@@ -1,7 +1,6 @@
 //! The element types of weights, as GGUF files store them.
 
 /// How a tensor's elements are stored: plain floats, or blocks of small integers that share scales.
-#[expect(non_camel_case_types, reason = "the field's names of the block formats")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
     /// 32-bit floats.
