@@ -1,23 +1,29 @@
 //! The command line. Data goes to stdout, everything else to stderr; 1 is a failure, 2 a wrong usage.
 
 mod check;
+mod generate;
 mod keys;
 mod log;
+mod progress;
+mod serve;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
 /// An LLM gateway, router and inference engine in one binary.
 #[derive(Debug, Parser)]
-#[command(name = "roundhouse", version, arg_required_else_help = true)]
+#[command(name = "roundhouse", version)]
 struct Arguments {
+    /// Without a command: `serve`, with the built-in configuration.
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Serve(serve::Serve),
     Check(check::Check),
+    Generate(generate::Generate),
     #[command(subcommand)]
     Keys(keys::Keys),
 }
@@ -28,6 +34,15 @@ enum CliError {
     /// The configuration is wrong; one line a problem, as compilers write them.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
+    /// The server or its engine doesn't start.
+    #[error(transparent)]
+    Serve(#[from] crate::roundhouse::ServeError),
+    /// A device doesn't open.
+    #[error(transparent)]
+    Start(#[from] crate::roundhouse::StartError),
+    /// Nothing could be generated.
+    #[error(transparent)]
+    Generate(#[from] crate::roundhouse::GenerateError),
     /// No key could be made.
     #[error("the system has no randomness to make a key from: {0}")]
     Randomness(#[from] getrandom::Error),
@@ -40,7 +55,7 @@ enum CliError {
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     log::start();
-    match arguments.command.run() {
+    match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())).run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("{error}");
@@ -54,7 +69,9 @@ pub fn main() -> ExitCode {
 impl Command {
     fn run(self) -> Result<(), CliError> {
         match self {
+            Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
+            Command::Generate(generate) => generate.run(),
             Command::Keys(keys) => keys.run(),
         }
     }

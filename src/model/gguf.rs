@@ -8,10 +8,11 @@
 mod error;
 mod header;
 mod value;
+mod vocabulary;
 mod writer;
 
 pub use error::GgufError;
-
+pub use vocabulary::{chat_template, vocabulary};
 pub use writer::Writer;
 
 use crate::cpu::MappedFile;

@@ -1,1 +1,14 @@
-//! shard
+//! One engine as a [`Backend`](crate::backend::Backend): its thread, its mailbox, its published state; detokenizing and
+//! stop strings on the async side.
+//!
+//! ```text
+//! Shard::call ──Submit──► mailbox ──► thread: engine.step() ──Token, Ended──► Answer: detokenize, match stops ──► Reply
+//!      └─ reply dropped ──Cancel──►
+//! ```
+
+mod answer;
+mod handle;
+mod live;
+mod thread;
+
+pub use handle::{BuildExecutor, Parts, Shard};

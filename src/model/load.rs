@@ -1,0 +1,160 @@
+//! From a weights file and a shard's configuration to something a shard's thread can run.
+
+use super::gguf::{Gguf, GgufError, chat_template, vocabulary};
+use super::llama::{Llama, Shape};
+use super::quantize::{QuantizeError, stored};
+use super::runner::Runner;
+use crate::config;
+use crate::cpu::{CpuError, Device, KvCache, KvShape, Reservation};
+use crate::engine::Limits;
+use crate::text::{Text, TextError};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Why a model can't be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The file isn't a sound GGUF.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// A metadata key that the architecture needs isn't there.
+    #[error("the file has no `{key}`")]
+    Missing {
+        /// The key or tensor.
+        key: &'static str,
+    },
+    /// A tensor that the architecture needs isn't there.
+    #[error("the file has no tensor `{name}`")]
+    MissingTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor that the architecture's code doesn't use; leaving it out would change the answers.
+    #[error("the file has a tensor `{name}` that this architecture's code doesn't know")]
+    UnknownTensor {
+        /// The tensor.
+        name: String,
+    },
+    /// A tensor's shape contradicts the hyperparameters.
+    #[error("tensor `{name}` has shape {found:?} where the hyperparameters need {expected:?}")]
+    Shape {
+        /// The tensor.
+        name: String,
+        /// By the hyperparameters.
+        expected: Vec<usize>,
+        /// In the file.
+        found: Vec<usize>,
+    },
+    /// Something the code doesn't do.
+    #[error("`{what}` = {value} isn't supported")]
+    Unsupported {
+        /// The key.
+        what: &'static str,
+        /// Its value.
+        value: String,
+    },
+    /// The KV cache can't hold a single block.
+    #[error("kv_cache.memory = {memory} bytes is less than one block, which takes {block} bytes")]
+    TinyKvCache {
+        /// As configured.
+        memory: u64,
+        /// Bytes of one block.
+        block: u64,
+    },
+    /// The tokenizer or the template is unusable.
+    #[error(transparent)]
+    Text(#[from] TextError),
+    /// The device refused: no memory left in its budget, a type it doesn't have.
+    #[error(transparent)]
+    Device(#[from] CpuError),
+    /// A tensor can't be requantized.
+    #[error(transparent)]
+    Quantize(#[from] QuantizeError),
+}
+
+/// A model in memory, ready to be given to a shard's thread.
+pub struct Loaded {
+    /// Its tokenizer and chat template.
+    pub text: Arc<Text>,
+    /// What its executor will be able to hold.
+    pub limits: Limits,
+    /// Identity of weights, quantization and KV type: K/V of equal digests are interchangeable.
+    pub digest: [u8; 16],
+    device: Arc<Device>,
+    llama: Llama,
+    kv: KvShape,
+    reserved: Reservation,
+}
+
+/// Loads the weights at `path` as the shard's configuration says.
+///
+/// # Errors
+/// The file is unsound or needs something that isn't there, or the device's budget has no room for it.
+pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>) -> Result<Loaded, LoadError> {
+    let gguf = Gguf::open(path)?;
+    let architecture = gguf.architecture()?;
+    if architecture != "llama" {
+        return Err(LoadError::Unsupported { what: "general.architecture", value: architecture.to_owned() });
+    }
+    let shape = Shape::read(&gguf)?;
+    let text = Arc::new(Text::new(vocabulary(&gguf)?, chat_template(&gguf)?)?);
+    let (kv, limits) = kv_cache(shard, &shape)?;
+    let memory = weight_bytes(&gguf, shard.quantize) + kv.bytes_per_block() * kv.blocks as u64;
+    let reserved = device.reserve(memory, shard.name.as_str())?;
+    let llama = Llama::load(&gguf, shape, shard.quantize)?;
+    Ok(Loaded { text, limits, digest: digest(&gguf, shard), device: device.clone(), llama, kv, reserved })
+}
+
+fn kv_cache(shard: &config::Shard, shape: &Shape) -> Result<(KvShape, Limits), LoadError> {
+    let block_tokens = shard.kv_cache.block_tokens.get();
+    let mut kv = KvShape {
+        layers: shape.layers,
+        kv_heads: shape.kv_heads,
+        head_dim: shape.head_dim,
+        blocks: 0,
+        block_tokens: block_tokens as usize,
+        dtype: shard.kv_cache.dtype,
+    };
+    let (memory, block) = (shard.kv_cache.memory, kv.bytes_per_block());
+    let blocks = u32::try_from(memory / block).unwrap_or(u32::MAX);
+    if blocks == 0 {
+        return Err(LoadError::TinyKvCache { memory, block });
+    }
+    kv.blocks = blocks as usize;
+    let limits = Limits {
+        blocks,
+        block_tokens,
+        max_batch_tokens: shard.max_batch_tokens,
+        max_sequences: shard.max_sequences,
+        max_context: u32::try_from(shape.context).unwrap_or(u32::MAX),
+    };
+    Ok((kv, limits))
+}
+
+/// Bytes the weights will take, from the file's header alone.
+fn weight_bytes(gguf: &Gguf, quantize: config::Quantize) -> u64 {
+    let bytes = |tensor: super::gguf::Tensor<'_>| match *tensor.shape.as_slice() {
+        [rows, columns] => rows * stored(quantize, tensor.dtype, &tensor.shape).row_bytes(columns),
+        _ => tensor.data.len(),
+    };
+    gguf.tensors().map(|tensor| bytes(tensor) as u64).sum()
+}
+
+fn digest(gguf: &Gguf, shard: &config::Shard) -> [u8; 16] {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&gguf.digest());
+    hasher.update(format!("{:?} {:?}", shard.quantize, shard.kv_cache.dtype).as_bytes());
+    let mut digest = [0; 16];
+    digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
+    digest
+}
+
+// === impl Loaded ===
+
+impl Loaded {
+    /// The executor; allocates the KV cache. Called on the shard's own thread.
+    pub fn into_executor(self) -> Runner {
+        let vocabulary = self.text.vocabulary_size() as usize;
+        Runner::new(self.device, self.llama, KvCache::new(self.kv), self.limits, vocabulary, self.reserved)
+    }
+}

@@ -1,0 +1,99 @@
+//! From a shard's configuration to a running shard: weights fetched, loaded on their device, the thread started.
+
+use super::StartError;
+use crate::clock::Clock;
+use crate::config::{self, Config, Environment, Name};
+use crate::cpu::Device;
+use crate::engine::{Limits, Settings};
+use crate::metrics::Metrics;
+use crate::model::source::{Progress, Sources};
+use crate::model;
+use crate::shard::{self, BuildExecutor, Shard};
+use crate::text::Text;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An engine that is loaded but not running.
+pub struct Engine {
+    /// The model's tokenizer and template.
+    pub text: Arc<Text>,
+    /// What its executor will hold.
+    pub limits: Limits,
+    /// Identity of weights, quantization and KV type.
+    pub digest: [u8; 16],
+    /// Makes the executor on the shard's thread.
+    pub build: BuildExecutor,
+}
+
+/// Loads the engine of a shard. The seam where tests hand in a fake executor.
+pub trait LoadEngine {
+    /// Loads it.
+    ///
+    /// # Errors
+    /// Its weights can't be had or don't fit.
+    fn load(&mut self, shard: &config::Shard) -> Result<Engine, StartError>;
+}
+
+/// Loads real models: weights from their sources, onto the configured devices.
+pub struct Models<'a> {
+    sources: Sources,
+    devices: BTreeMap<Name, Arc<Device>>,
+    progress: &'a dyn Progress,
+}
+
+// === impl Models ===
+
+impl<'a> Models<'a> {
+    /// Opens the configured devices.
+    ///
+    /// # Errors
+    /// A device asks for an instruction set this machine doesn't have.
+    pub fn new(config: &Config, environment: &Environment, progress: &'a dyn Progress) -> Result<Self, StartError> {
+        let open = |(name, device): (&Name, &config::Device)| match Device::new(device) {
+            Ok(device) => Ok((name.clone(), device)),
+            Err(error) => Err(StartError::Device { device: name.clone(), error }),
+        };
+        Ok(Self { sources: Sources::new(environment), devices: config.devices.iter().map(open).collect::<Result<_, _>>()?, progress })
+    }
+}
+
+impl LoadEngine for Models<'_> {
+    fn load(&mut self, shard: &config::Shard) -> Result<Engine, StartError> {
+        let name = || shard.name.clone();
+        let path = self.sources.fetch(&shard.weights, shard.sha256.as_ref(), self.progress)
+            .map_err(|error| StartError::Weights { shard: name(), error })?;
+        let device = self.devices.get(&shard.device).expect("the configuration's references are checked");
+        let loaded = model::load(shard, &path, device).map_err(|error| StartError::Model { shard: name(), error })?;
+        Ok(Engine {
+            text: loaded.text.clone(),
+            limits: loaded.limits,
+            digest: loaded.digest,
+            build: Box::new(move || Ok(Box::new(loaded.into_executor()))),
+        })
+    }
+}
+
+/// Loads one shard's engine and starts its thread.
+pub(super) fn start_shard(
+    shard: &config::Shard,
+    engines: &mut dyn LoadEngine,
+    metrics: &Metrics,
+    clock: &Clock,
+) -> Result<Arc<Shard>, StartError> {
+    let mut hash_key = [0; 32];
+    // A key of this shard's life: nobody outside can construct prompts whose blocks collide.
+    getrandom::fill(&mut hash_key).map_err(|error| StartError::Random(error.to_string()))?;
+    let Engine { text, limits, digest, build } = engines.load(shard)?;
+    let settings = Settings { model: digest, hash_key, stop_tokens: text.stop_tokens().into() };
+    let parts = shard::Parts {
+        name: shard.name.clone(),
+        text,
+        limits,
+        settings,
+        share_prefixes: shard.share_prefixes,
+        build,
+        metrics: metrics.shard(&shard.name),
+        clock: clock.clone(),
+    };
+    Shard::start(parts).map_err(|error| StartError::Shard { shard: shard.name.clone(), error })
+}

@@ -1,0 +1,184 @@
+//! The handle through which everybody talks to a shard.
+
+use super::answer::{Answer, Sequence};
+use super::live::Published;
+use super::thread::{Command, Loop, Submit};
+use crate::backend::{Backend, Offer, State};
+use crate::call::{Call, Error, Prompt, Reply};
+use crate::clock::Clock;
+use crate::config::{Name, SharePrefixes};
+use crate::engine::{self, DeviceError, Executor, Limits, Salt, SeqId, Settings, Submission};
+use crate::metrics::ShardMetrics;
+use crate::text::Text;
+use futures_util::future::BoxFuture;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use tokio::sync::mpsc::unbounded_channel;
+
+/// Builds an executor; called on the shard's thread, where the executor stays.
+pub type BuildExecutor = Box<dyn FnOnce() -> Result<Box<dyn Executor>, DeviceError> + Send>;
+
+/// What a shard is made of.
+pub struct Parts {
+    /// Its configured name.
+    pub name: Name,
+    /// The model's tokenizer, for detokenizing.
+    pub text: Arc<Text>,
+    /// What the executor will hold.
+    pub limits: Limits,
+    /// What the engine needs to know of the model.
+    pub settings: Settings,
+    /// Who may be served from whose cached prefixes.
+    pub share_prefixes: SharePrefixes,
+    /// Makes the executor.
+    pub build: BuildExecutor,
+    /// Where its live state goes.
+    pub metrics: ShardMetrics,
+    /// The clock that stamps arrivals and steps.
+    pub clock: Clock,
+}
+
+/// One running engine. Dropping the last handle ends its thread once what runs has ended.
+pub struct Shard {
+    name: Name,
+    text: Arc<Text>,
+    limits: Limits,
+    share_prefixes: SharePrefixes,
+    mailbox: mpsc::Sender<Command>,
+    live: Arc<Published>,
+    next_seq: AtomicU64,
+    clock: Clock,
+}
+
+// === impl Shard ===
+
+impl Shard {
+    /// Starts the shard's thread and waits until its executor is built.
+    ///
+    /// # Errors
+    /// The thread can't be started or the executor can't be built.
+    pub fn start(parts: Parts) -> Result<Arc<Self>, DeviceError> {
+        let Parts { name, text, limits, settings, share_prefixes, build, metrics, clock } = parts;
+        let (mailbox, inbox) = mpsc::channel();
+        let live = Arc::new(Published::new(limits.blocks));
+        let (built, outcome) = mpsc::channel();
+        let (published, thread_clock, thread_name) = (live.clone(), clock.clone(), name.clone());
+        let run = move || {
+            let engine = match build() {
+                Ok(executor) => engine::Engine::new(executor, settings),
+                Err(error) => return drop(built.send(Err(error))), // nobody waits any more: `start` has gone
+            };
+            if built.send(Ok(())).is_ok() {
+                Loop::new(thread_name, engine, inbox, published, metrics, thread_clock).run();
+            }
+        };
+        let thread = std::thread::Builder::new().name(format!("shard {name}"));
+        thread.spawn(run).map_err(|error| DeviceError(format!("no thread for shard {name}: {error}")))?;
+        outcome.recv().unwrap_or_else(|_| Err(DeviceError(format!("shard {name} panicked while it built its executor"))))?;
+        Ok(Arc::new(Self { name, text, limits, share_prefixes, mailbox, live, next_seq: AtomicU64::new(0), clock }))
+    }
+
+    /// The model's tokenizer and template.
+    pub fn text(&self) -> &Arc<Text> {
+        &self.text
+    }
+
+    /// Tokens the KV pool holds.
+    pub fn pool_tokens(&self) -> u32 {
+        self.limits.blocks.saturating_mul(self.limits.block_tokens)
+    }
+
+    /// Tokens one sequence may have.
+    pub fn context(&self) -> u32 {
+        self.limits.max_context
+    }
+
+    /// KV blocks that no sequence refers to (cached ones count as free), and all blocks.
+    pub fn blocks(&self) -> (u32, u32) {
+        (self.live.unused_blocks(), self.live.all_blocks())
+    }
+
+    /// Sequences running and waiting.
+    pub fn sequences(&self) -> (u32, u32) {
+        self.live.sequences()
+    }
+
+    /// Takes no new calls from now on; what runs is finished.
+    pub fn drain(&self) {
+        self.live.drain();
+    }
+
+    fn lost(&self) -> Error {
+        Error::ShardLost { backend: self.name.to_string() }
+    }
+
+    fn salt(&self, call: &Call) -> Salt {
+        let mut salt = [0; 16];
+        if self.share_prefixes == SharePrefixes::Tenant {
+            salt.copy_from_slice(&blake3::hash(call.tenant.name.as_str().as_bytes()).as_bytes()[..16]);
+        }
+        Salt(salt)
+    }
+
+    fn submit(&self, call: &Call) -> Result<Answer, Error> {
+        let (events, inbox) = unbounded_channel();
+        let sampling = &call.sampling;
+        let mut answer = Answer::new(self.name.clone(), inbox, self.mailbox.clone());
+        for (index, prompt) in call.prompts.iter().enumerate() {
+            for i in 0..sampling.n {
+                let seq = SeqId(self.next_seq.fetch_add(1, Relaxed));
+                let choice = index as u32 * sampling.n + i;
+                answer.expect(seq, Sequence::new(choice, index, prompt, &self.text, &sampling.stop));
+                let submission = Submission {
+                    seq,
+                    prompt: prompt.ids.as_ref().into(),
+                    max_tokens: sampling.max_tokens,
+                    sampling: engine::Sampling { temperature: sampling.temperature, top_p: sampling.top_p, seed: sampling.seed, choice },
+                    salt: self.salt(call),
+                    arrived: self.clock.now(),
+                };
+                self.live.mailed(prompt.ids.len());
+                let submit = Command::Submit(Submit { submission, events: events.clone() });
+                self.mailbox.send(submit).map_err(|_| self.lost())?;
+            }
+        }
+        Ok(answer)
+    }
+}
+
+impl Backend for Shard {
+    fn state(&self) -> State {
+        self.live.state()
+    }
+
+    fn supports(&self, call: &Call) -> Result<(), Error> {
+        let limit = u64::from(self.context().min(self.pool_tokens()));
+        let max_tokens = u64::from(call.sampling.max_tokens);
+        let fits = |prompt: &Prompt| prompt.ids.len() as u64 + max_tokens <= limit;
+        match call.prompts.iter().find(|prompt| !fits(prompt)) {
+            None => Ok(()),
+            Some(prompt) => Err(Error::ContextLength {
+                param: if call.messages.is_empty() { "prompt" } else { "messages" },
+                limit,
+                prompt_tokens: prompt.ids.len() as u64,
+                max_tokens: Some(max_tokens),
+            }),
+        }
+    }
+
+    fn offer(&self, call: &Call) -> Offer {
+        let prompt_tokens = call.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();
+        Offer { prefill_time: self.live.time_for(prompt_tokens), queue_time: self.live.time_for(self.live.tokens_ahead()) }
+    }
+
+    fn call(&self, call: Call) -> BoxFuture<'static, Result<Reply, Error>> {
+        let submitted = self.submit(&call);
+        call.record.lock().backend = Some(self.name.clone());
+        Box::pin(async move {
+            let mut answer = submitted?;
+            answer.first_content().await?;
+            Ok(Reply::new(answer))
+        })
+    }
+}

@@ -1,0 +1,37 @@
+//! The real server on ports of its own.
+
+use super::Silent;
+use roundhouse::config::{Config, Environment, Key, Limits, Name, Tenant};
+use roundhouse::roundhouse::{Listeners, LoadEngine, Models, Running, start};
+use std::sync::Arc;
+
+/// The secret of the key that [`config`] knows.
+pub(crate) const KEY: &str = "rh_a-key-for-tests-only";
+
+/// A running server, stopped when dropped.
+pub(crate) type Server = Running;
+
+/// The default configuration on ports of the system's choice, with one tenant `acme` whose key is [`KEY`].
+pub(crate) fn config() -> Config {
+    let mut config = Config::default();
+    config.server.listen.set_port(0);
+    config.admin.listen.set_port(0);
+    config.server.threads = 1;
+    let key = Key { name: Name::from("ci"), hash: *blake3::hash(KEY.as_bytes()).as_bytes(), limits: Limits::default() };
+    let acme = Name::from("acme");
+    config.tenants.insert(acme.clone(), Arc::new(Tenant { name: acme, models: None, limits: Limits::default(), keys: vec![key] }));
+    config
+}
+
+/// Starts a server whose engines come from `engines`.
+pub(crate) fn with(config: Config, engines: &mut dyn LoadEngine) -> Server {
+    let listeners = Listeners::bind(&config).expect("a port of the system's choice is free");
+    start(Arc::new(config), engines, listeners).expect("the server starts")
+}
+
+/// Starts a server with the default model.
+pub(crate) fn real() -> Server {
+    let config = config();
+    let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+    with(config, &mut models)
+}
