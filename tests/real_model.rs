@@ -73,7 +73,9 @@ async fn sixteen_at_once_get_what_each_gets_alone() {
     }
     let together = prompts.iter().map(|prompt| {
         let (client, prompt) = (client.clone(), prompt.clone());
-        tokio::spawn(async move { client.post("/v1/chat/completions", &chat(&prompt)).await.json()["choices"][0]["message"]["content"].clone() })
+        tokio::spawn(
+            async move { client.post("/v1/chat/completions", &chat(&prompt)).await.json()["choices"][0]["message"]["content"].clone() },
+        )
     });
     let mut answers = Vec::new();
     for answer in together.collect::<Vec<_>>() {

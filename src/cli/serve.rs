@@ -43,7 +43,5 @@ fn greet(running: &Running, config: &Config, development: Option<&Development>) 
 
 fn curl(address: SocketAddr, secret: &str, model: &str) -> String {
     let body = serde_json::json!({ "model": model, "messages": [{ "role": "user", "content": "Hello!" }] });
-    format!(
-        "curl http://{address}/v1/chat/completions -H 'authorization: Bearer {secret}' -H 'content-type: application/json' -d '{body}'"
-    )
+    format!("curl http://{address}/v1/chat/completions -H 'authorization: Bearer {secret}' -H 'content-type: application/json' -d '{body}'")
 }

@@ -15,12 +15,15 @@ pub struct Environment {
     pub hub_endpoint: String,
     /// The bearer token for `hf:` sources.
     pub hub_token: Option<Secret>,
+    /// A PEM file of root certificates that downloads trust besides the web's own.
+    pub certificates: Option<PathBuf>,
 }
 
 // === impl Environment ===
 
 impl Environment {
-    /// Reads this process's environment: `XDG_CACHE_HOME` (else `HOME/.cache`), `HF_ENDPOINT` and `HF_TOKEN`.
+    /// Reads this process's environment: `XDG_CACHE_HOME` (else `HOME/.cache`), `HF_ENDPOINT`, `HF_TOKEN` and
+    /// `SSL_CERT_FILE`.
     ///
     /// A process without a home folder caches below the system's folder for temporary files.
     pub fn from_process() -> Self {
@@ -37,6 +40,7 @@ impl Environment {
             cache_dir: cache.join("roundhouse"),
             hub_endpoint: hub.trim_end_matches('/').to_owned(),
             hub_token: set("HF_TOKEN").map(Secret::new),
+            certificates: set("SSL_CERT_FILE").map(PathBuf::from),
         }
     }
 }

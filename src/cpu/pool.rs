@@ -208,7 +208,7 @@ fn spin(ready: impl Fn() -> bool) -> bool {
 }
 
 /// Makes the calling thread nicer: compute must not delay accepting, streaming and cancelling.
-fn be_nice() {
+pub fn be_nice() {
     #[cfg(target_os = "linux")]
     // SAFETY: plain system calls without pointers; on Linux a thread id names one thread here.
     let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, libc::gettid().cast_unsigned(), NICE) } != 0;

@@ -120,7 +120,10 @@ impl Shape {
             kv_heads: optional("llama.attention.head_count_kv", heads)?,
             head_dim: optional("llama.attention.key_length", embedding / heads)?,
             feed_forward: need("llama.feed_forward_length")?,
-            vocabulary: gguf.tensor("token_embd.weight").and_then(|t| t.shape.first().copied()).ok_or(LoadError::Missing { key: "token_embd.weight" })?,
+            vocabulary: gguf
+                .tensor("token_embd.weight")
+                .and_then(|t| t.shape.first().copied())
+                .ok_or(LoadError::Missing { key: "token_embd.weight" })?,
             context: need("llama.context_length")?,
             epsilon: float("llama.attention.layer_norm_rms_epsilon", None)?,
             rope_base: float("llama.rope.freq_base", Some(10_000.0))?,
@@ -159,7 +162,8 @@ impl Llama {
         let mut source = Source { gguf, quantize, used: HashSet::new() };
         let (d, q, kv, ff) = (shape.embedding, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.feed_forward);
         let embedding = source.matrix("token_embd.weight", shape.vocabulary, d, None)?;
-        let head = if gguf.tensor("output.weight").is_some() { Some(source.matrix("output.weight", shape.vocabulary, d, None)?) } else { None };
+        let head =
+            if gguf.tensor("output.weight").is_some() { Some(source.matrix("output.weight", shape.vocabulary, d, None)?) } else { None };
         let unpermute = |row| halves_to_pairs(row, shape.head_dim);
         let mut layers = Vec::with_capacity(shape.layers.min(1024));
         for layer in 0..shape.layers {

@@ -6,8 +6,8 @@ use crate::config::{self, Config, Environment, Name};
 use crate::cpu::Device;
 use crate::engine::{Limits, Settings};
 use crate::metrics::Metrics;
-use crate::model::source::{Progress, Sources};
 use crate::model;
+use crate::model::source::{Progress, Sources};
 use crate::shard::{self, BuildExecutor, Shard};
 use crate::text::Text;
 use std::collections::BTreeMap;
@@ -60,7 +60,9 @@ impl<'a> Models<'a> {
 impl LoadEngine for Models<'_> {
     fn load(&mut self, shard: &config::Shard) -> Result<Engine, StartError> {
         let name = || shard.name.clone();
-        let path = self.sources.fetch(&shard.weights, shard.sha256.as_ref(), self.progress)
+        let path = self
+            .sources
+            .fetch(&shard.weights, shard.sha256.as_ref(), self.progress)
             .map_err(|error| StartError::Weights { shard: name(), error })?;
         let device = self.devices.get(&shard.device).expect("the configuration's references are checked");
         let loaded = model::load(shard, &path, device).map_err(|error| StartError::Model { shard: name(), error })?;

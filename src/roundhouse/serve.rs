@@ -33,7 +33,11 @@ pub struct Development {
 ///
 /// # Errors
 /// The configuration is wrong, or a part of it doesn't start.
-pub fn serve(file: Option<&Path>, progress: &dyn Progress, ready: impl FnOnce(&Running, &Config, Option<&Development>)) -> Result<(), ServeError> {
+pub fn serve(
+    file: Option<&Path>,
+    progress: &dyn Progress,
+    ready: impl FnOnce(&Running, &Config, Option<&Development>),
+) -> Result<(), ServeError> {
     let (mut config, mut development) = match file {
         Some(file) => (Config::load(file)?, None),
         None => (Config::default(), None),

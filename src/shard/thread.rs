@@ -8,8 +8,8 @@ use crate::engine::{DeviceError, Engine, SeqId, Stepped, Submission};
 use crate::metrics::{ShardLoad, ShardMetrics};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, TryRecvError};
 use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -64,14 +64,21 @@ enum Inbox {
 // === impl Loop ===
 
 impl Loop {
-    pub(super) fn new(name: Name, engine: Engine, inbox: Receiver<Command>, live: Arc<Published>, metrics: ShardMetrics, clock: Clock) -> Self {
+    pub(super) fn new(
+        name: Name,
+        engine: Engine,
+        inbox: Receiver<Command>,
+        live: Arc<Published>,
+        metrics: ShardMetrics,
+        clock: Clock,
+    ) -> Self {
         Self { name, engine, inbox, live, metrics, clock, listeners: HashMap::new(), stepped: Stepped::default() }
     }
 
     /// Runs until every handle is gone. A device's failure or a panic ends this shard only: its listeners are dropped,
     /// which their answers take as the loss it is.
     pub(super) fn run(mut self) {
-        crate::cpu::lower_priority();
+        crate::cpu::be_nice();
         match catch_unwind(AssertUnwindSafe(|| self.serve())) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
