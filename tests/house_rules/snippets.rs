@@ -54,6 +54,9 @@ fn an_alias_of_the_crate_does_not_hide_an_import() {
     breaks("src/engine/plan.rs", "include!(\"../gateway/stack.rs\");", 1, "its path");
     breaks("src/lib.rs", "pub mod gateway;\npub use gateway::Stack;", 2, "only lists");
     breaks("src/engine/plan.rs", "use crate::Stack;", 1, "no room");
+    breaks("src/engine/plan.rs", "use crate::tiny_model::gguf;", 1, "no room");
+    holds("src/engine/tests.rs", "use crate::tiny_model::gguf;");
+    holds("src/lib.rs", "#[cfg(test)]\n#[path = \"../tests/support/tiny_model.rs\"]\nmod tiny_model;");
 }
 
 #[test]
@@ -103,8 +106,8 @@ fn a_long_function_is_found_unless_it_is_a_models_forward() {
     breaks("src/model/llama.rs", &function("step", 81), 2, "`step` has 81 lines");
     holds("src/model/llama.rs", &function("forward", 130));
     breaks("src/model/llama.rs", &function("forward", 131), 2, "`forward` has 131 lines");
-    let typed = "fn layer() -> impl Layer<S, Service = Self> + use<'_> { f() }\n";
-    holds("src/layer/meter.rs", &format!("{typed}{}", "const A: u8 = 1;\n".repeat(100)));
+    let typed = "fn layer() -> impl Layer<S, Service = Self> + use<'_> {}\n";
+    holds("src/layer/meter.rs", &format!("{typed}{}", "fn f() {}\n".repeat(100)));
     holds("src/model/llama.rs", &format!("struct S {{ f: fn(u8) }}\ntrait T {{ fn f(); }}\n{}", "const A: u8 = 1;\n".repeat(100)));
 }
 

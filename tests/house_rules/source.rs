@@ -48,8 +48,14 @@ impl Source {
         self.path.ends_with("/tests.rs") || self.path.contains("/tests/")
     }
 
+    /// Says of a token whether it belongs to a test.
+    pub(crate) fn tested(&self) -> impl Fn(usize) -> bool {
+        let (all, some) = (self.is_test(), self.tests());
+        move |at| all || some.iter().any(|range| range.contains(&at))
+    }
+
     /// The token ranges of items under `#[cfg(test)]`.
-    pub(crate) fn tests(&self) -> Vec<Range<usize>> {
+    fn tests(&self) -> Vec<Range<usize>> {
         let starts = (0..self.tokens.len()).filter(|at| self.is(*at, &["#", "[", "cfg", "(", "test", ")", "]"]));
         starts.map(|start| start..self.item_end(start + 7)).collect()
     }
@@ -103,7 +109,8 @@ impl Source {
                 continue;
             }
             match token.text.as_str() {
-                "use" | "static" | "type" if depth == 0 => until_semicolon = true,
+                "use" if depth == 0 => until_semicolon = !self.is(at + 1, &["<"]),
+                "static" | "type" if depth == 0 => until_semicolon = true,
                 "const" if depth == 0 => until_semicolon = !(self.is(at + 1, &["fn"]) || self.is(at + 1, &["unsafe"])),
                 "fn" if depth == 0 && self.tokens.get(at + 1).is_some_and(|name| name.kind == Kind::Word) => until_semicolon = false,
                 "(" | "[" | "{" => depth += 1,

@@ -5,10 +5,12 @@ mod chat;
 mod completion;
 mod fields;
 mod generation;
+mod models;
 mod stream;
+mod usage;
 mod whole;
 
-use crate::call::{Error, Usage};
+use crate::call::Error;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::sync::Arc;
 pub use chat::ChatRequest;
 pub use completion::{CompletionRequest, Prompts};
 pub use generation::Generation;
+pub use models::{Model, ModelList};
 pub use stream::Chunks;
 pub use whole::Whole;
 
@@ -43,28 +46,6 @@ pub struct Head {
     pub system_fingerprint: Arc<str>,
 }
 
-/// `GET /v1/models`
-#[derive(Debug, Serialize)]
-pub struct ModelList<'a> {
-    /// `list`
-    pub object: &'static str,
-    /// The models the caller may use.
-    pub data: Vec<Model<'a>>,
-}
-
-/// `GET /v1/models/ID`
-#[derive(Debug, Serialize)]
-pub struct Model<'a> {
-    /// The configured name.
-    pub id: &'a str,
-    /// `model`
-    pub object: &'static str,
-    /// Seconds since the epoch.
-    pub created: u64,
-    /// Who offers it.
-    pub owned_by: &'static str,
-}
-
 /// The body of every error.
 #[derive(Debug, Serialize)]
 pub struct ErrorBody<'a> {
@@ -85,20 +66,6 @@ pub struct ErrorDetail<'a> {
     pub code: &'static str,
 }
 
-/// `usage` on the wire.
-#[derive(Serialize)]
-struct UsageBody {
-    prompt_tokens: u32,
-    completion_tokens: u32,
-    total_tokens: u64,
-    prompt_tokens_details: PromptTokensDetails,
-}
-
-#[derive(Serialize)]
-struct PromptTokensDetails {
-    cached_tokens: u32,
-}
-
 /// The body as JSON.
 ///
 /// # Errors
@@ -108,19 +75,6 @@ pub fn parse(body: &[u8]) -> Result<Value, Error> {
         param: None,
         message: format!("We could not parse the JSON body of your request: {error}. Send one JSON object."),
     })
-}
-
-// === impl UsageBody ===
-
-impl From<&Usage> for UsageBody {
-    fn from(usage: &Usage) -> Self {
-        Self {
-            prompt_tokens: usage.prompt_tokens,
-            completion_tokens: usage.completion_tokens,
-            total_tokens: u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens),
-            prompt_tokens_details: PromptTokensDetails { cached_tokens: usage.cached_tokens },
-        }
-    }
 }
 
 #[cfg(test)]

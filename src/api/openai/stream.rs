@@ -1,6 +1,7 @@
 //! A streamed answer: one chunk an event.
 
-use super::{Head, Kind, UsageBody};
+use super::usage::UsageBody;
+use super::{Head, Kind};
 use crate::api::sse;
 use crate::call::{Event, Finish, TokenId, Usage};
 use bytes::{BufMut, BytesMut};

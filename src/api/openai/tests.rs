@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::sse;
-use crate::call::{Event, Finish};
+use crate::call::{Event, Finish, Usage};
 use crate::config::UnknownParameters::{Ignore, Refuse};
 use bytes::BytesMut;
 use proptest::prelude::*;

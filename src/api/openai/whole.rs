@@ -1,6 +1,7 @@
 //! An answer in one piece.
 
-use super::{Head, Kind, UsageBody};
+use super::usage::UsageBody;
+use super::{Head, Kind};
 use crate::call::{Event, Finish, TokenId, Usage};
 use serde::Serialize;
 
