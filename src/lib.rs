@@ -61,3 +61,7 @@ pub mod admin;
 
 pub mod cli;
 pub mod roundhouse;
+
+#[cfg(test)]
+#[path = "../tests/support/tiny_model.rs"]
+mod tiny_model;

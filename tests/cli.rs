@@ -2,7 +2,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "support/tiny_model.rs"]
+mod tiny_model;
+
+use roundhouse::model::gguf::Gguf;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -95,8 +100,43 @@ fn a_new_key_is_printed_once_with_the_hash_that_the_configuration_wants() {
 }
 
 #[test]
+fn pull_prints_where_the_weights_are_and_writes_a_requantized_file() {
+    let model = tiny_model::file(tiny_model::TinyModel::default());
+    let source = format!("file:{}", model.display());
+    let hash: String = Sha256::digest(std::fs::read(&model).unwrap()).iter().map(|byte| format!("{byte:02x}")).collect();
+
+    let output = roundhouse(&["pull", &source, "--sha256", &hash]);
+    assert!(output.status.success(), "{}", err(&output));
+    assert_eq!(out(&output).trim_end(), model.to_str().unwrap());
+
+    let folder = tempfile::tempdir().unwrap();
+    let written = folder.path().join("q8.gguf");
+    let output = roundhouse(&["pull", &source, "--quantize", "q8_0", "--out", written.to_str().unwrap(), "--json"]);
+    assert!(output.status.success(), "{}", err(&output));
+    let json: Value = serde_json::from_str(out(&output)).unwrap();
+    assert_eq!(json["path"], written.to_str().unwrap());
+    assert_eq!(json["bytes"], std::fs::metadata(&written).unwrap().len());
+    let gguf = Gguf::open(&written).unwrap();
+    assert_eq!(gguf.tensor("token_embd.weight").unwrap().dtype.as_str(), "q8_0");
+
+    let output = roundhouse(&["pull", &source, "--sha256", &"00".repeat(32)]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(out(&output).is_empty() && err(&output).contains(&hash), "{}", err(&output));
+}
+
+#[test]
 fn a_wrong_usage_is_told_apart_from_a_failure() {
-    for arguments in [&["chek"][..], &["check"], &["keys", "new"], &["keys", "new", "--tenant", "a b"]] {
+    for arguments in [
+        &["chek"][..],
+        &["check"],
+        &["keys", "new"],
+        &["keys", "new", "--tenant", "a b"],
+        &["pull", "smollm2"],
+        &["pull", "file:a", "--sha256", "00"],
+        &["pull", "file:a", "--quantize", "q9"],
+        &["pull", "file:a", "--quantize", "q8_0"],
+        &["pull", "file:a", "--out", "b"],
+    ] {
         let output = roundhouse(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
         assert!(out(&output).is_empty() && !err(&output).is_empty());

