@@ -9,8 +9,12 @@ use support::client::Client;
 use support::server::{self, Server};
 
 fn chat(content: &str) -> Value {
-    json!({ "model": "smollm2-135m", "messages": [{ "role": "user", "content": content }], "max_tokens": 12, "temperature": 0 })
+    let messages = json!([{ "role": "system", "content": "Answer in one word." }, { "role": "user", "content": content }]);
+    json!({ "model": "smollm2-135m", "messages": messages, "max_tokens": 12, "temperature": 0 })
 }
+
+/// The golden conversation's question; its answer begins with "The sky on a clear day".
+const SKY: &str = "What color is the sky on a clear day?";
 
 /// Waits until nothing runs, then says whether every KV block has come back.
 async fn all_blocks_are_free(server: &Server) -> bool {
@@ -31,16 +35,16 @@ async fn chat_streamed_chat_and_completions_answer_and_give_all_blocks_back() {
     let server = server::real();
     let client = Client::new(server.address(), Some(server::KEY));
 
-    let answer = client.post("/v1/chat/completions", &chat("What is the capital of France?")).await;
+    let answer = client.post("/v1/chat/completions", &chat(SKY)).await;
     assert_eq!(answer.status, 200, "{answer:?}");
     let whole = answer.json();
     assert_eq!(whole["object"], "chat.completion");
     let content = whole["choices"][0]["message"]["content"].as_str().expect("there is text");
-    assert!(content.contains("Paris"), "{content}");
+    assert!(content.starts_with("The sky on a clear day"), "{content}");
     assert_eq!(answer.header("x-roundhouse-backend"), Some("smol-q4"));
     assert_eq!(answer.header("x-roundhouse-config"), Some("1"));
 
-    let mut streamed = chat("What is the capital of France?");
+    let mut streamed = chat(SKY);
     streamed["stream"] = true.into();
     streamed["stream_options"] = json!({ "include_usage": true });
     let chunks = client.stream("/v1/chat/completions", &streamed).await.chunks().await;
@@ -54,7 +58,7 @@ async fn chat_streamed_chat_and_completions_answer_and_give_all_blocks_back() {
     let answer = client.post("/v1/completions", &completion).await.json();
     let choices = answer["choices"].as_array().expect("there are choices");
     assert_eq!(choices.len(), 4);
-    assert!(choices.iter().all(|choice| choice["text"] == " with a quick brown fox"), "{choices:?}");
+    assert!(choices.iter().all(|choice| choice["text"] == " with a quick brown bear"), "{choices:?}");
     assert!(choices.iter().all(|choice| choice["finish_reason"] == "length"), "{choices:?}");
     assert_eq!(answer["usage"]["prompt_tokens"], 8);
     assert_eq!(answer["usage"]["completion_tokens"], 20);

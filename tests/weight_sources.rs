@@ -20,18 +20,23 @@ use tokio_rustls::TlsAcceptor;
 /// The content of a file that everybody takes for weights.
 const CONTENT: &[u8] = b"GGUF and then some bytes";
 
+/// Path and `Authorization` of every request a server got.
+type Asked = Arc<Mutex<Vec<(String, Option<String>)>>>;
+
+/// What a download said of itself: its name, its length, the bytes it got and whether it ended.
+type Download = (String, Option<u64>, u64, bool);
+
 /// A hub and its download servers in one: `HOST:PORT` under TLS on this machine, ended with the value.
 struct Server {
     base: String,
-    /// Path and `Authorization` of every request.
-    asked: Arc<Mutex<Vec<(String, Option<String>)>>>,
+    asked: Asked,
     folder: tempfile::TempDir,
     _stop: tokio::sync::oneshot::Sender<()>,
 }
 
 /// Adds up what it hears.
 #[derive(Default)]
-struct Heard(Mutex<Vec<(String, Option<u64>, u64, bool)>>);
+struct Heard(Mutex<Vec<Download>>);
 
 // === impl Heard ===
 
@@ -53,7 +58,7 @@ impl Progress for Heard {
 
 impl Server {
     fn start() -> Self {
-        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let CertifiedKey { cert, signing_key } = generate_simple_self_signed(["localhost".to_owned(), "127.0.0.1".to_owned()]).unwrap();
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("roots.pem"), cert.pem()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -100,7 +105,7 @@ impl Server {
     }
 }
 
-async fn serve(listener: std::net::TcpListener, tls: TlsAcceptor, base: String, asked: Arc<Mutex<Vec<(String, Option<String>)>>>) {
+async fn serve(listener: std::net::TcpListener, tls: TlsAcceptor, base: String, asked: Asked) {
     listener.set_nonblocking(true).unwrap();
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     loop {
@@ -136,7 +141,7 @@ fn answer(base: &str, path: &str) -> Response<BoxBody<Bytes, std::io::Error>> {
             .unwrap(),
         "/cut-chunked.gguf" => Response::new(stream(vec![part(), Err(std::io::Error::other("cut"))])),
         "/relative" => to("/model.gguf".to_owned()),
-        "/org/repo/resolve/main/moved.gguf" => to(format!("{}/model.gguf?signature=abc", base.replace("localhost", "LOCALHOST"))),
+        "/org/repo/resolve/main/moved.gguf" => to(format!("{}/model.gguf?signature=abc", base.replace("localhost", "127.0.0.1"))),
         "/loop" => to("/loop".to_owned()),
         "/plain" => to("http://localhost/model.gguf".to_owned()),
         "/secret" => Response::builder().status(403).body(full(b"")).unwrap(),

@@ -185,7 +185,7 @@ fn row(error: &Error) -> Row<'_> {
 /// When it is worth another try after a shard was lost at work.
 const LOST: Duration = Duration::from_secs(1);
 
-/// The answer to a request that ends with this error, without the headers of [`Look`].
+/// The answer to a request that ends with this error, without the headers every answer has.
 pub fn error(error: &Error) -> Response<Body> {
     let row = row(error);
     let mut response = json_bytes(error_body(error));

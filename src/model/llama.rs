@@ -130,10 +130,10 @@ impl Shape {
             rope_scale: Self::rope_scale(gguf)?,
         };
         let rotated = optional("llama.rope.dimension_count", shape.head_dim)?;
-        if rotated != shape.head_dim || shape.head_dim % 2 != 0 {
+        if rotated != shape.head_dim || !shape.head_dim.is_multiple_of(2) {
             return Err(LoadError::Unsupported { what: "llama.rope.dimension_count", value: rotated.to_string() });
         }
-        if shape.heads % shape.kv_heads != 0 {
+        if !shape.heads.is_multiple_of(shape.kv_heads) {
             return Err(LoadError::Unsupported { what: "llama.attention.head_count_kv", value: shape.kv_heads.to_string() });
         }
         if let Some(experts) = gguf.u64("llama.expert_count")?.filter(|experts| *experts > 0) {

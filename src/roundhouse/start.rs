@@ -92,6 +92,11 @@ impl Running {
         self.shards.get(name)
     }
 
+    /// All shards.
+    pub fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> {
+        self.shards.values()
+    }
+
     /// Stops accepting and waits until what runs has ended, thirty seconds at most. Operators can watch it to its end.
     pub fn stop(self) {
         self.gateway.close();

@@ -93,10 +93,10 @@ impl Loop {
     }
 
     fn serve(&mut self) -> Result<(), DeviceError> {
-        self.publish();
         while let Inbox::Open = self.take_commands() {
             self.engine.step(self.clock.now(), &mut self.stepped)?;
             self.tell();
+            self.observe();
             self.publish();
         }
         Ok(())
@@ -108,10 +108,13 @@ impl Loop {
             match self.inbox.try_recv() {
                 Ok(command) => self.take(command),
                 Err(TryRecvError::Disconnected) if self.engine.is_idle() => return Inbox::Closed,
-                Err(TryRecvError::Empty) if self.engine.is_idle() => match self.inbox.recv() {
-                    Ok(command) => self.take(command),
-                    Err(_) => return Inbox::Closed,
-                },
+                Err(TryRecvError::Empty) if self.engine.is_idle() => {
+                    self.publish(); // a cancellation may be what made it idle
+                    match self.inbox.recv() {
+                        Ok(command) => self.take(command),
+                        Err(_) => return Inbox::Closed,
+                    }
+                }
                 Err(_) => return Inbox::Open,
             }
         }
@@ -166,6 +169,9 @@ impl Loop {
             blocks_free: live.blocks_free as usize,
             preemptions: live.preemptions,
         });
+    }
+
+    fn observe(&self) {
         let Stepped { batch_tokens, device_time, .. } = self.stepped;
         if batch_tokens > 0 {
             self.live.observe_step(batch_tokens, device_time);
