@@ -54,7 +54,7 @@ async fn chat_streamed_chat_and_completions_answer_and_give_all_blocks_back() {
     assert_eq!(usage["completion_tokens"], whole["usage"]["completion_tokens"]);
     assert!(usage["prompt_tokens_details"]["cached_tokens"].as_u64() > Some(0), "the prompt was seen before: {usage}");
 
-    let completion = json!({ "model": "default", "prompt": ["The quick brown fox", [504, 2365, 6354, 16438]], "max_tokens": 5, "temperature": 0, "n": 2 });
+    let completion = json!({ "model": "default", "prompt": [[504, 2365, 6354, 16438], [504, 2365, 6354, 16438]], "max_tokens": 5, "temperature": 0, "n": 2 });
     let answer = client.post("/v1/completions", &completion).await.json();
     let choices = answer["choices"].as_array().expect("there are choices");
     assert_eq!(choices.len(), 4);
