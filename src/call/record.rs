@@ -32,8 +32,6 @@ pub struct Fields {
     pub requests: Option<Level>,
     /// When the first content left for the client.
     pub first_byte: Option<Instant>,
-    /// When the latest content left for the client.
-    pub last_byte: Option<Instant>,
     /// What it used so far.
     pub usage: Usage,
     /// How it ended.
@@ -67,7 +65,6 @@ impl Record {
             backend: None,
             requests: None,
             first_byte: None,
-            last_byte: None,
             usage: Usage::default(),
             outcome: None,
         })))

@@ -267,3 +267,6 @@ pub(super) fn options(allow: &'static str) -> Response<Body> {
     response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allow));
     response
 }
+
+#[cfg(test)]
+mod tests;

@@ -184,3 +184,6 @@ impl Events {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -26,3 +26,6 @@ pub struct Incoming<B> {
     /// Who sent it; set by [`Authenticate`].
     pub holder: Option<Holder>,
 }
+
+#[cfg(test)]
+mod tests;

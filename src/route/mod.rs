@@ -5,3 +5,6 @@ mod router;
 
 pub use choose::Choose;
 pub use router::Router;
+
+#[cfg(test)]
+mod tests;

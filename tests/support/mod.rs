@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
 pub(crate) mod client;
+pub(crate) mod edge;
 pub(crate) mod fake;
 pub(crate) mod server;
 pub(crate) mod tiny_model;

@@ -59,9 +59,11 @@ impl Chunks {
         Self { kind, open, include_usage, token_ids, begun: vec![false; choices], running: choices }
     }
 
-    /// Appends what an event says; usage and text that is still held back say nothing. True where content was written.
+    /// Appends what an event says; usage and text that is still held back say nothing, nor do choices that weren't asked
+    /// for. True where content was written.
     pub fn write(&mut self, event: &Event, out: &mut BytesMut) -> bool {
         match event {
+            Event::Text { choice, .. } | Event::Finish { choice, .. } if *choice as usize >= self.begun.len() => false,
             Event::Text { choice, text, ids } => {
                 let ids = self.token_ids.then_some(ids.as_slice());
                 if text.is_empty() && ids.is_none_or(<[TokenId]>::is_empty) {

@@ -1,0 +1,60 @@
+//! The operators' port.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use http::Request;
+use http_body_util::Full;
+use roundhouse::admin::Admin;
+use roundhouse::config::Secret;
+use roundhouse::gateway::listener::bind;
+use roundhouse::metrics::{Metrics, Served};
+use std::net::SocketAddr;
+use support::edge::{Answer, connect};
+
+fn start(token: Option<&str>) -> Admin {
+    let metrics = Metrics::new();
+    metrics.count_request(Served::default(), 200);
+    let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).unwrap().pop().unwrap();
+    Admin::open(socket, metrics, token.map(|token| Secret::new(token.to_owned()))).unwrap()
+}
+
+async fn ask(admin: &Admin, method: &str, path: &str, token: Option<&str>) -> Answer {
+    let request = Request::builder().method(method).uri(path).header("host", "test");
+    let request = match token {
+        Some(token) => request.header("authorization", format!("Bearer {token}")),
+        None => request,
+    };
+    let mut client = connect(admin.address()).await;
+    Answer::read(client.sender.send_request(request.body(Full::default()).unwrap()).await.unwrap()).await
+}
+
+#[tokio::test]
+async fn metrics_are_shown_in_prometheus_text() {
+    let admin = start(None);
+    let answer = ask(&admin, "GET", "/metrics", None).await;
+    assert_eq!(answer.status, 200);
+    assert!(answer.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    assert!(std::str::from_utf8(&answer.body).unwrap().contains("roundhouse_requests_total{"));
+    assert_eq!(ask(&admin, "HEAD", "/metrics", None).await.body.len(), 0);
+    tokio::task::spawn_blocking(move || admin.close()).await.unwrap();
+}
+
+#[tokio::test]
+async fn where_there_is_a_token_only_its_holder_sees_the_metrics() {
+    let admin = start(Some("the-token"));
+    for wrong in [None, Some(""), Some("the-toke"), Some("the-tokens")] {
+        assert_eq!(ask(&admin, "GET", "/metrics", wrong).await.error().0, 401, "{wrong:?}");
+    }
+    assert_eq!(ask(&admin, "GET", "/metrics", Some("the-token")).await.status, 200);
+    assert_eq!(ask(&admin, "GET", "/health", None).await.status, 200);
+}
+
+#[tokio::test]
+async fn unknown_paths_and_wrong_methods_are_refused_in_the_error_shape() {
+    let admin = start(None);
+    assert_eq!(ask(&admin, "GET", "/v1/models", None).await.error().2, "unknown_url");
+    let answer = ask(&admin, "POST", "/metrics", None).await;
+    assert_eq!((answer.error().0, answer.header("allow")), (405, Some("GET, HEAD")));
+}
