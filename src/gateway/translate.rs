@@ -5,7 +5,7 @@ use super::paths::Endpoint;
 use super::prepare::{Catalog, Wanted};
 use super::{read, respond, stream};
 use crate::api::openai::{Head, Kind, Model, ModelList};
-use crate::call::{Call, Error, Record, Reply};
+use crate::call::{Call, Error, Outcome, Record, Reply};
 use crate::clock::Clock;
 use crate::layer::Incoming;
 use crate::layer::trace::random_id;
@@ -72,9 +72,13 @@ where
                     let reply = inner.call(call).await?;
                     shared.answer(reply, wanted, record).await
                 }
-                Endpoint::Models => Ok(respond::json(&shared.list(&holder))),
+                Endpoint::Models => {
+                    record.lock().outcome = Some(Outcome::Done);
+                    Ok(respond::json(&shared.list(&holder)))
+                }
                 Endpoint::Model(name) => {
                     let model = shared.catalog.model(&name, &holder.tenant)?;
+                    record.lock().outcome = Some(Outcome::Done);
                     Ok(respond::json(&shared.model(model)))
                 }
                 Endpoint::Live | Endpoint::Ready | Endpoint::Options(_) => {
