@@ -13,7 +13,7 @@
 //! | 4 | [`shard`], [`tenant`] | an engine as a backend, on its own thread; keys and limits |
 //! | 3 | [`model`] | weights, architectures, the runner that joins a model to a device |
 //! | 2 | [`engine`], [`cpu`] | sequences, KV blocks, the scheduler; kernels and buffers of the CPU device |
-//! | 1 | [`reference`], [`text`], [`api`] | every operation in plain f32; tokenizer, template, detokenizer; wire types |
+//! | 1 | [`mod@reference`], [`text`], [`api`] | every operation in plain f32; tokenizer, template, detokenizer; wire types |
 //! | 0 | [`clock`], [`config`], [`metrics`], [`call`], [`backend`] | what everybody speaks |
 //!
 //! # The life of a request
