@@ -104,11 +104,6 @@ impl Shard {
         self.live.sequences()
     }
 
-    /// Takes no new calls from now on; what runs is finished.
-    pub fn drain(&self) {
-        self.live.drain();
-    }
-
     fn lost(&self) -> Error {
         Error::ShardLost { backend: self.name.to_string() }
     }

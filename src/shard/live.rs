@@ -2,13 +2,13 @@
 
 use crate::backend::State;
 use crate::engine::Live;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// A shard's published state.
 #[derive(Debug)]
 pub(super) struct Published {
-    state: AtomicU8,
+    lost: AtomicBool,
     /// Prompt tokens sent to the mailbox that the engine has not taken yet.
     mailed_tokens: AtomicU64,
     waiting_tokens: AtomicU64,
@@ -21,10 +21,6 @@ pub(super) struct Published {
     token_nanos: AtomicU64,
 }
 
-const READY: u8 = 0;
-const DRAINING: u8 = 1;
-const LOST: u8 = 2;
-
 /// A new step's weight in the moving average is 1/8.
 const SMOOTHING: u64 = 8;
 
@@ -33,7 +29,7 @@ const SMOOTHING: u64 = 8;
 impl Published {
     pub(super) fn new(blocks_total: u32) -> Self {
         Self {
-            state: AtomicU8::new(READY),
+            lost: AtomicBool::new(false),
             mailed_tokens: AtomicU64::new(0),
             waiting_tokens: AtomicU64::new(0),
             running: AtomicU32::new(0),
@@ -46,20 +42,11 @@ impl Published {
     }
 
     pub(super) fn state(&self) -> State {
-        match self.state.load(Relaxed) {
-            READY => State::Ready,
-            DRAINING => State::Draining,
-            _ => State::Lost,
-        }
-    }
-
-    pub(super) fn drain(&self) {
-        // `Ready => Draining`; a lost shard stays lost.
-        let _ = self.state.compare_exchange(READY, DRAINING, Relaxed, Relaxed);
+        if self.lost.load(Relaxed) { State::Lost } else { State::Ready }
     }
 
     pub(super) fn lose(&self) {
-        self.state.store(LOST, Relaxed);
+        self.lost.store(true, Relaxed);
     }
 
     pub(super) fn mailed(&self, tokens: usize) {
