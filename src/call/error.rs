@@ -93,6 +93,50 @@ pub enum Error {
         /// When the same request would pass.
         retry_after: Duration,
     },
+    /// One request is larger than a limit can ever be; trying again can't help.
+    #[error(
+        "This request needs up to {asked} tokens (prompt and max_tokens of all choices), and {subject} may use {limit} {limited}. Reduce the prompt or max_tokens."
+    )]
+    TooLargeForLimit {
+        /// Which limit.
+        limited: Limited,
+        /// Whose.
+        subject: String,
+        /// The limit itself.
+        limit: u64,
+        /// What the request could use.
+        asked: u64,
+    },
+    /// A quota is spent until its window ends.
+    #[error("The quota of {quota} per {per} for {subject} is spent. It begins anew in {}.", in_words(*resets_in))]
+    QuotaSpent {
+        /// Whose.
+        subject: String,
+        /// How much of what.
+        quota: String,
+        /// The window.
+        per: &'static str,
+        /// When the next one begins.
+        resets_in: Duration,
+    },
+    /// What is left of a quota is held by requests in flight, which may give some of it back.
+    #[error("What is left of the quota of {quota} per {per} for {subject} is reserved by requests in flight. Try again in {:.3}s.", retry_after.as_secs_f64())]
+    QuotaReserved {
+        /// Whose.
+        subject: String,
+        /// How much of what.
+        quota: String,
+        /// The window.
+        per: &'static str,
+        /// When it is worth another try.
+        retry_after: Duration,
+    },
+    /// A store of limits or bills doesn't answer, and the configuration says to refuse then.
+    #[error("The store of limits and bills doesn't answer. Try again in {:.3}s.", retry_after.as_secs_f64())]
+    StoreLost {
+        /// When it is worth another try.
+        retry_after: Duration,
+    },
     /// The backends are there but their queue is full.
     #[error("The model `{model}` is overloaded. Try again in {:.3}s.", retry_after.as_secs_f64())]
     Overloaded {
@@ -125,12 +169,33 @@ pub enum Error {
 pub enum Limited {
     /// Requests per minute.
     Requests,
+    /// Tokens per minute.
+    Tokens,
+    /// Requests at work at once.
+    Concurrency,
+    /// Tokens of one request.
+    Request,
 }
 
 impl std::fmt::Display for Limited {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Limited::Requests => f.write_str("requests per minute"),
-        }
+        f.write_str(match self {
+            Limited::Requests => "requests per minute",
+            Limited::Tokens => "tokens per minute",
+            Limited::Concurrency => "concurrent requests",
+            Limited::Request => "tokens per request",
+        })
+    }
+}
+
+/// `3d 4h`, `2h 5m`, `7m 3s`, `12s`: the two largest units.
+fn in_words(duration: Duration) -> String {
+    let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, ..) => format!("{hours}h {minutes}m"),
+        _ => format!("{days}d {hours}h"),
     }
 }

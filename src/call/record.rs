@@ -30,6 +30,10 @@ pub struct Fields {
     pub backend: Option<Name>,
     /// Where the requests-per-minute limit stands, from the very counter that enforces it.
     pub requests: Option<Level>,
+    /// Where the tokens-per-minute limit stands, likewise.
+    pub tokens: Option<Level>,
+    /// Soft quotas that are passed, as `1000 tokens per day`.
+    pub passed_quotas: Vec<String>,
     /// When the first content left for the client.
     pub first_byte: Option<Instant>,
     /// What it used so far.
@@ -64,6 +68,8 @@ impl Record {
             variant: None,
             backend: None,
             requests: None,
+            tokens: None,
+            passed_quotas: Vec::new(),
             first_byte: None,
             usage: Usage::default(),
             outcome: None,

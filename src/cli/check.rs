@@ -71,7 +71,7 @@ fn list(names: &[Name]) -> String {
 }
 
 fn limit(limits: &Limits) -> String {
-    limits.requests_per_minute.map_or("requests unlimited".to_owned(), |limit| format!("{limit} requests/min"))
+    limits.all.requests_per_minute.map_or("requests unlimited".to_owned(), |limit| format!("{limit} requests/min"))
 }
 
 fn size(bytes: u64) -> String {

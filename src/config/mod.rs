@@ -2,19 +2,27 @@
 
 mod environment;
 mod machine;
+mod money;
 mod name;
 mod problem;
+mod quota;
 mod raw;
 mod read;
 mod resolve;
 mod resolved;
 mod secret;
+mod store;
+mod tenant;
 mod units;
 mod weights;
 
 pub use environment::Environment;
+pub use money::{Money, MoneyError, Prices};
 pub use name::{Name, NameError};
 pub use problem::{ConfigError, Problem};
+pub use quota::{Amount, Per, Quota, Zone};
 pub use resolved::*;
 pub use secret::Secret;
+pub use store::{Durability, Ledger, OnStoreLoss, Store};
+pub use tenant::{Key, Limit, Limits, Tenant};
 pub use weights::{Weights, WeightsError};

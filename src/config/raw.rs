@@ -1,8 +1,10 @@
 //! The file as written: every key optional, every value with its place, nothing checked against anything else.
 
+use super::money::Decimal;
 use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
+use super::store::StoreUrl;
 use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads};
-use super::{Name, Weights};
+use super::{Durability, Name, OnStoreLoss, Per, Weights};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -19,6 +21,7 @@ pub(super) type Named<T> = BTreeMap<Spanned<Name>, T>;
 pub(super) struct Raw {
     pub(super) server: Server,
     pub(super) admin: Admin,
+    pub(super) store: Store,
     pub(super) devices: Devices,
     pub(super) shards: Option<Named<Shard>>,
     pub(super) models: Option<Named<Model>>,
@@ -82,6 +85,7 @@ pub(super) struct KvCache {
 pub(super) struct Model {
     pub(super) aliases: Vec<Spanned<Name>>,
     pub(super) default_max_tokens: Given<NonZeroU32>,
+    pub(super) prices: Option<Spanned<Prices>>,
     pub(super) variants: Named<Variant>,
 }
 
@@ -104,6 +108,8 @@ pub(super) struct Sampling {
 pub(super) struct Tenant {
     pub(super) models: Option<Vec<Spanned<Name>>>,
     pub(super) limits: Limits,
+    pub(super) quota: Vec<Spanned<Quota>>,
+    pub(super) count_cached: Given<bool>,
     pub(super) keys: Vec<Spanned<Key>>,
 }
 
@@ -113,10 +119,51 @@ pub(super) struct Key {
     pub(super) name: Given<Name>,
     pub(super) hash: Given<Hex32>,
     pub(super) limits: Limits,
+    pub(super) quota: Vec<Spanned<Quota>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Limits {
     pub(super) requests_per_minute: Given<u32>,
+    pub(super) tokens_per_minute: Given<u64>,
+    pub(super) concurrent: Given<u32>,
+    pub(super) tokens_per_request: Given<u64>,
+    pub(super) models: Named<Limit>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Limit {
+    pub(super) requests_per_minute: Given<u32>,
+    pub(super) tokens_per_minute: Given<u64>,
+    pub(super) concurrent: Given<u32>,
+    pub(super) tokens_per_request: Given<u64>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Quota {
+    pub(super) tokens: Given<u64>,
+    pub(super) cost: Given<Decimal>,
+    pub(super) per: Given<Per>,
+    pub(super) timezone: Given<String>,
+    pub(super) hard: Given<bool>,
+    pub(super) model: Given<Name>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Prices {
+    pub(super) input: Given<Decimal>,
+    pub(super) cached_input: Given<Decimal>,
+    pub(super) output: Given<Decimal>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Store {
+    pub(super) ledger: Given<StoreUrl>,
+    pub(super) durability: Given<Durability>,
+    pub(super) on_store_loss: Given<OnStoreLoss>,
 }

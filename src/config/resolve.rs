@@ -2,6 +2,7 @@
 
 mod serving;
 mod shards;
+mod store;
 mod tenants;
 
 use super::environment::variable;
@@ -80,6 +81,7 @@ impl<'a> Resolver<'a> {
         let public = raw.server.listen.as_ref().map(Spanned::span);
         let server = self.server(raw.server);
         let admin = self.admin(raw.admin, server.listen, public);
+        let store = self.store(raw.store);
         let devices = self.devices(raw.devices);
         let (shards, models) = match (raw.shards, raw.models) {
             (None, None) => shards::built_in(),
@@ -92,7 +94,7 @@ impl<'a> Resolver<'a> {
             }
         };
         let tenants = self.tenants(raw.tenants, &models);
-        Config { version: 1, server, admin, devices, shards, models, tenants }
+        Config { version: 1, server, admin, store, devices, shards, models, tenants }
     }
 
     fn refuse(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {

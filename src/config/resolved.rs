@@ -1,6 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::{Name, Secret, Weights};
+use super::{Name, Prices, Secret, Store, Tenant, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ pub struct Config {
     pub server: Server,
     /// `[admin]`
     pub admin: Admin,
+    /// `[store]`
+    pub store: Store,
     /// `[devices.NAME]`
     pub devices: BTreeMap<Name, Device>,
     /// `[shards.NAME]`
@@ -168,6 +170,8 @@ pub struct Model {
     pub aliases: Vec<Name>,
     /// `max_tokens` where the client gives none.
     pub default_max_tokens: NonZeroU32,
+    /// What its tokens cost; `None` costs nothing and shows no cost.
+    pub prices: Option<Prices>,
     /// What serves it; one, so far.
     pub variants: BTreeMap<Name, Variant>,
 }
@@ -190,38 +194,6 @@ pub struct SamplingDefaults {
     pub top_p: f32,
 }
 
-/// A team with its keys and limits.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Tenant {
-    /// Its name.
-    pub name: Name,
-    /// The models it may use; `None` is all.
-    pub models: Option<Vec<Name>>,
-    /// Limits on all its keys together.
-    pub limits: Limits,
-    /// Its keys.
-    pub keys: Vec<Key>,
-}
-
-/// An API key; only its hash is known.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Key {
-    /// Its name, for logs and bills.
-    pub name: Name,
-    /// BLAKE3 of the secret.
-    #[serde(serialize_with = "hex")]
-    pub hash: [u8; 32],
-    /// Limits on this key alone.
-    pub limits: Limits,
-}
-
-/// Limits; `None` is unlimited, zero is zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Limits {
-    /// Requests per minute.
-    pub requests_per_minute: Option<u32>,
-}
-
 // === impl Config ===
 
 impl Config {
@@ -231,18 +203,9 @@ impl Config {
     }
 }
 
-// === impl Tenant ===
-
-impl Tenant {
-    /// Whether it may use `model`.
-    pub fn may_use(&self, model: &Name) -> bool {
-        self.models.as_ref().is_none_or(|models| models.contains(model))
-    }
-}
-
 // === impl Serialize ===
 
-fn hex<S: Serializer>(hash: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn hex<S: Serializer>(hash: &[u8; 32], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&blake3::Hash::from_bytes(*hash).to_hex())
 }
 

@@ -50,6 +50,10 @@ const BACKEND: HeaderName = HeaderName::from_static("x-roundhouse-backend");
 const LIMIT_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-limit-requests");
 const REMAINING_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-requests");
 const RESET_REQUESTS: HeaderName = HeaderName::from_static("x-ratelimit-reset-requests");
+const LIMIT_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-limit-tokens");
+const REMAINING_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-remaining-tokens");
+const RESET_TOKENS: HeaderName = HeaderName::from_static("x-ratelimit-reset-tokens");
+const QUOTA_PASSED: HeaderName = HeaderName::from_static("x-roundhouse-quota-passed");
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 const ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
@@ -125,6 +129,12 @@ impl Look {
         if let Some(level) = &notes.requests {
             put(RESET_REQUESTS, &spelled(level.reset));
         }
+        if let Some(level) = &notes.tokens {
+            put(RESET_TOKENS, &spelled(level.reset));
+        }
+        if !notes.passed_quotas.is_empty() {
+            put(QUOTA_PASSED, &notes.passed_quotas.join(", "));
+        }
         let headers = response.headers_mut();
         let taken = (self.clock.now() - notes.arrived).as_millis();
         headers.insert(PROCESSING_MS, u64::try_from(taken).unwrap_or(u64::MAX).into());
@@ -132,6 +142,10 @@ impl Look {
         if let Some(level) = &notes.requests {
             headers.insert(LIMIT_REQUESTS, level.limit.into());
             headers.insert(REMAINING_REQUESTS, level.remaining.into());
+        }
+        if let Some(level) = &notes.tokens {
+            headers.insert(LIMIT_TOKENS, level.limit.into());
+            headers.insert(REMAINING_TOKENS, level.remaining.into());
         }
     }
 }
@@ -167,9 +181,20 @@ fn row(error: &Error) -> Row<'_> {
         Error::BodyTooLarge { .. } => row(StatusCode::PAYLOAD_TOO_LARGE, INVALID, "request_too_large"),
         Error::NotJson { .. } => row(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type"),
         Error::RateLimited { limited, limit, retry_after, .. } => {
-            let Limited::Requests = limited;
             let retry_after = Some(*retry_after);
-            Row { retry_after, hopeless: *limit == 0, ..row(StatusCode::TOO_MANY_REQUESTS, "requests", "rate_limit_exceeded") }
+            Row { retry_after, hopeless: *limit == 0, ..row(StatusCode::TOO_MANY_REQUESTS, kind(*limited), "rate_limit_exceeded") }
+        }
+        Error::TooLargeForLimit { limited, .. } => {
+            Row { hopeless: true, ..row(StatusCode::BAD_REQUEST, kind(*limited), "request_too_large_for_limit") }
+        }
+        Error::QuotaSpent { .. } => {
+            Row { hopeless: true, ..row(StatusCode::TOO_MANY_REQUESTS, "insufficient_quota", "insufficient_quota") }
+        }
+        Error::QuotaReserved { retry_after, .. } => {
+            Row { retry_after: Some(*retry_after), ..row(StatusCode::TOO_MANY_REQUESTS, "tokens", "rate_limit_exceeded") }
+        }
+        Error::StoreLost { retry_after } => {
+            Row { retry_after: Some(*retry_after), ..row(StatusCode::SERVICE_UNAVAILABLE, SERVER, "store_unavailable") }
         }
         Error::Overloaded { retry_after, .. } => {
             Row { retry_after: Some(*retry_after), ..row(StatusCode::TOO_MANY_REQUESTS, SERVER, "overloaded") }
@@ -179,6 +204,15 @@ fn row(error: &Error) -> Row<'_> {
         }
         Error::ShardLost { .. } => Row { retry_after: Some(LOST), ..row(StatusCode::SERVICE_UNAVAILABLE, SERVER, "backend_unavailable") },
         Error::Internal => row(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error"),
+    }
+}
+
+/// The `type` of an error by this limit.
+fn kind(limited: Limited) -> &'static str {
+    match limited {
+        Limited::Requests => "requests",
+        Limited::Tokens | Limited::Request => "tokens",
+        Limited::Concurrency => "concurrency",
     }
 }
 

@@ -13,7 +13,7 @@ use crate::layer::trace::{self, Watch, Watched};
 use crate::layer::{Authenticate, Incoming, Limit, Meter, Trace};
 use crate::metrics::Metrics;
 use crate::route::{Choose, Router};
-use crate::tenant::{Keys, RequestLimits};
+use crate::tenant::{Accounts, Keys};
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body::Body as _;
 use std::collections::BTreeMap;
@@ -33,8 +33,8 @@ pub struct Parts {
     pub backends: BTreeMap<Name, Arc<dyn Backend>>,
     /// Who may come in.
     pub keys: Arc<Keys>,
-    /// How often.
-    pub requests: Arc<RequestLimits>,
+    /// How much, and what was used.
+    pub accounts: Arc<Accounts>,
     /// What is counted.
     pub metrics: Metrics,
     /// What time it is.
@@ -62,7 +62,7 @@ const MOST_HEADERS: usize = 64 << 10;
 impl Stack {
     /// Builds the stack: the first line sees the request first and the answer last.
     pub fn build(parts: Parts) -> Stack {
-        let Parts { config, served, backends, keys, requests, metrics, clock } = parts;
+        let Parts { config, served, backends, keys, accounts, metrics, clock } = parts;
         let look = Look { show_backend: config.server.show_backend, clock: clock.clone() };
         let catalog = Catalog::new(config.clone(), served);
         let backends = Arc::new(backends);
@@ -72,7 +72,7 @@ impl Stack {
             .layer(Authenticate::layer(keys)) // before the body is read: strangers cost us a header lookup
             .layer(Translate::layer(catalog, config.server.max_body, clock.clone())) // HTTP ends here; what follows needs tokens and models
             .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
-            .layer(Limit::layer(requests)) // holds what it took to the last byte, and takes it back if anything below refuses
+            .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
             .layer(Meter::layer(metrics.clone(), clock.clone())) // directly above the replies: sees every token once, whoever sent it
             .service(Router::new(backends.clone())); // picks the replica last, when everything about the call is known
         Stack { config, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }

@@ -1,36 +1,52 @@
-//! May it go: requests per minute. What is refused here or below consumes nothing.
+//! May it go, and be paid: limits per minute, concurrency and quotas, all reserved at once and settled when the reply
+//! ends. What is refused here or below consumes nothing.
 
-use crate::call::{Call, Error, Lease, Reply};
-use crate::tenant::RequestLimits;
+use crate::call::{Call, Error, Lease, Reply, Sampling};
+use crate::tenant::{Accounts, Levels};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower::{Layer, Service, layer::layer_fn};
 
-/// Counts requests against the limits of their tenant and key.
+/// Reserves what calls could use.
 #[derive(Clone)]
 pub struct Limit<S> {
     inner: S,
-    requests: Arc<RequestLimits>,
+    accounts: Arc<Accounts>,
 }
 
 // === impl Limit ===
 
 impl<S> Limit<S> {
-    /// Counts in `requests`, which outlives a reload.
-    pub fn layer(requests: Arc<RequestLimits>) -> impl Layer<S, Service = Self> + Clone {
-        layer_fn(move |inner| Self { inner, requests: requests.clone() })
+    /// Counts in `accounts`, which outlive a reload.
+    pub fn layer(accounts: Arc<Accounts>) -> impl Layer<S, Service = Self> + Clone {
+        layer_fn(move |inner| Self { inner, accounts: accounts.clone() })
     }
 
-    fn take(&self, call: &Call) -> Result<Lease, Error> {
-        let taken = self.requests.take(&call.tenant, call.key);
-        let (lease, level) = match taken {
-            Ok((taken, level)) => (Ok(Lease::on(taken)), level),
-            Err(error) => (Err(error), self.requests.level(&call.tenant, call.key)),
-        };
-        call.record.lock().requests = level;
-        lease
+    /// The call with as many tokens as it may have, and what it holds.
+    fn take(&self, mut call: Call) -> Result<(Call, Lease), Error> {
+        match self.accounts.reserve(&call) {
+            Ok(granted) => {
+                note(&call, granted.levels);
+                if granted.max_tokens < call.sampling.max_tokens {
+                    // A quota's last tokens: the answer ends there with `length`.
+                    call.sampling = Arc::new(Sampling { max_tokens: granted.max_tokens, ..Sampling::clone(&call.sampling) });
+                }
+                Ok((call, Lease::on(granted.reservation)))
+            }
+            Err(error) => {
+                note(&call, self.accounts.levels(&call));
+                Err(error)
+            }
+        }
     }
+}
+
+fn note(call: &Call, levels: Levels) {
+    let mut notes = call.record.lock();
+    notes.requests = levels.requests;
+    notes.tokens = levels.tokens;
+    notes.passed_quotas = levels.passed;
 }
 
 impl<S> Service<Call> for Limit<S>
@@ -47,8 +63,8 @@ where
     }
 
     fn call(&mut self, call: Call) -> Self::Future {
-        match self.take(&call) {
-            Ok(lease) => Box::pin(lease.hold(self.inner.call(call))),
+        match self.take(call) {
+            Ok((call, lease)) => Box::pin(lease.hold(self.inner.call(call))),
             Err(error) => Box::pin(std::future::ready(Err(error))),
         }
     }

@@ -3,9 +3,9 @@
 use super::*;
 use crate::call::{Call, Error, Event, Finish, Outcome, Prompt, Reply, Sampling, Task, Usage};
 use crate::clock::Clock;
-use crate::config::{Config, Key, Limits, Model, Tenant};
+use crate::config::{Amount, Config, Key, Ledger, Limit as Most, Limits, Model, Per, Quota, Store, Tenant, Zone};
 use crate::metrics::Metrics;
-use crate::tenant::{Keys, RequestLimits};
+use crate::tenant::{Accounts, Keys};
 use futures_util::stream::iter;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
@@ -19,8 +19,9 @@ use tower::{Layer, Service, service_fn};
 const SECRET: &str = "rh_0123456789012345678901234567890123456789012";
 
 fn tenant(limit: Option<u32>) -> Arc<Tenant> {
-    let key = Key { name: "ci".into(), hash: blake3::hash(SECRET.as_bytes()).into(), limits: Limits::default() };
-    Arc::new(Tenant { name: "acme".into(), models: None, limits: Limits { requests_per_minute: limit }, keys: vec![key] })
+    let key = Key::new("ci".into(), blake3::hash(SECRET.as_bytes()).into());
+    let limits = Limits { all: Most { requests_per_minute: limit, ..Most::default() }, ..Limits::default() };
+    Arc::new(Tenant { limits, keys: vec![key], ..Tenant::new("acme".into()) })
 }
 
 fn incoming<B: Default>(headers: &[(&str, &str)]) -> Incoming<B> {
@@ -40,7 +41,8 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         notes.variant = Some("only".into());
         notes.backend = Some("b0".into());
     }
-    let model = Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, variants: BTreeMap::new() };
+    let model =
+        Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, variants: BTreeMap::new() };
     let prompt = Prompt { ids: [1, 2, 3].into(), tokenizer: crate::call::Digest([0; 16]) };
     let sampling = Sampling { n: 1, max_tokens: 9, temperature: 1.0, top_p: 1.0, seed: 0, stop: Vec::new() };
     Call {
@@ -54,6 +56,12 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         sampling: Arc::new(sampling),
         route: None,
     }
+}
+
+/// Accounts without a ledger.
+fn accounts(clock: &Clock) -> Arc<Accounts> {
+    let store = Store { ledger: Ledger::Off, ..Store::default() };
+    Arc::new(Accounts::open(&store, clock.clone()).unwrap())
 }
 
 fn pieces(ids: &[usize]) -> Vec<Result<Event, Error>> {
@@ -98,7 +106,7 @@ async fn a_wrong_key_is_shown_by_its_start_only() {
 #[tokio::test]
 async fn what_is_refused_below_the_limit_is_given_back() {
     let (clock, _hand) = Clock::manual(Duration::ZERO);
-    let requests = Arc::new(RequestLimits::new(clock.clone()));
+    let requests = accounts(&clock);
     let tenant = tenant(Some(1));
     let refusing = service_fn(|_| async { Err::<Reply, _>(Error::Internal) });
     let mut refusing = Limit::layer(requests.clone()).layer(refusing);
@@ -180,4 +188,17 @@ async fn a_client_that_leaves_before_there_is_a_status_is_counted_too() {
     let mut trace = Trace::layer(metrics.clone(), Clock::system()).layer(inner);
     drop(trace.call(incoming::<()>(&[])));
     assert!(metrics.render().contains("status=\"499\"} 1"));
+}
+
+#[tokio::test]
+async fn the_end_of_a_quota_shortens_what_goes_down() {
+    let clock = Clock::system();
+    let quota = Quota { amount: Amount::Tokens(8), per: Per::Month, zone: Zone::default(), hard: true, model: None };
+    let tenant = Arc::new(Tenant { quotas: vec![quota], ..Tenant::clone(&tenant(None)) });
+    let below = service_fn(|call: Call| async move {
+        assert_eq!(call.sampling.max_tokens, 5, "8 tokens less 3 of the prompt");
+        Ok(Reply::new(iter(pieces(&[1]))))
+    });
+    let reply = Limit::layer(accounts(&clock)).layer(below).call(call(tenant, &clock)).await.unwrap();
+    reply.close(Outcome::Done).await;
 }

@@ -4,6 +4,7 @@ use crate::config::Name;
 use crate::cpu::CpuError;
 use crate::engine::DeviceError;
 use crate::model::{LoadError, source::SourceError};
+use crate::tenant::LedgerError;
 use std::net::SocketAddr;
 
 /// Why a server doesn't start.
@@ -17,6 +18,9 @@ pub enum StartError {
         /// Why.
         error: std::io::Error,
     },
+    /// The ledger can't be used.
+    #[error("store.ledger: {0}")]
+    Ledger(#[from] LedgerError),
     /// A device can't be used as configured.
     #[error("devices.{device}: {error}")]
     Device {

@@ -81,7 +81,7 @@ pub fn generate(
     };
     let call = Call {
         record: Record::new("generate".into(), clock.now(), config.version),
-        tenant: Arc::new(config::Tenant { name: Name::from("local"), models: None, limits: config::Limits::default(), keys: Vec::new() }),
+        tenant: Arc::new(config::Tenant::new(Name::from("local"))),
         key: 0,
         model: model.clone(),
         task: Task::Generate,

@@ -1,7 +1,7 @@
 //! The main job: configuration, weights, server, until the process is told to stop.
 
 use super::{Listeners, LoadEngine, Models, Running, StartError, start};
-use crate::config::{Config, ConfigError, Environment, Key, Limits, Name, Secret, Tenant};
+use crate::config::{Config, ConfigError, Environment, Key, Name, Secret, Tenant};
 use crate::model::source::Progress;
 use crate::tenant::new_key;
 use std::path::Path;
@@ -60,12 +60,7 @@ pub fn serve(
 fn add_development_key(config: &mut Config) -> Result<Development, StartError> {
     let key = new_key().map_err(|error| StartError::Random(error.to_string()))?;
     let name = Name::from("development");
-    let tenant = Tenant {
-        name: name.clone(),
-        models: None,
-        limits: Limits::default(),
-        keys: vec![Key { name: name.clone(), hash: key.hash, limits: Limits::default() }],
-    };
+    let tenant = Tenant { keys: vec![Key::new(name.clone(), key.hash)], ..Tenant::new(name.clone()) };
     config.tenants.insert(name, Arc::new(tenant));
     Ok(Development { secret: key.secret })
 }

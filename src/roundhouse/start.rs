@@ -9,7 +9,7 @@ use crate::config::{Config, Model, Name};
 use crate::gateway::{Gateway, Parts, Served, Stack};
 use crate::metrics::Metrics;
 use crate::shard::Shard;
-use crate::tenant::{Keys, RequestLimits};
+use crate::tenant::{Accounts, Keys};
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -34,6 +34,8 @@ pub struct Running {
 /// A shard doesn't load, or replicas of a model don't fit together.
 pub fn start(config: Arc<Config>, engines: &mut dyn LoadEngine, listeners: Listeners) -> Result<Running, StartError> {
     let (clock, metrics) = (Clock::system(), Metrics::new());
+    let accounts = Arc::new(Accounts::open(&config.store, clock.clone())?); // before weights are loaded: another process may have the file
+    accounts.configure(&config)?;
     let mut shards = Shards::new();
     for (name, shard) in &config.shards {
         shards.insert(name.clone(), start_shard(shard, engines, &metrics, &clock)?);
@@ -44,7 +46,7 @@ pub fn start(config: Arc<Config>, engines: &mut dyn LoadEngine, listeners: Liste
         served: served(&config, &shards)?,
         backends: shards.iter().map(backend).collect(),
         keys: Arc::new(Keys::new(&config)),
-        requests: Arc::new(RequestLimits::new(clock.clone())),
+        accounts,
         metrics: metrics.clone(),
         clock,
         config: config.clone(),

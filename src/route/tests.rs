@@ -3,7 +3,7 @@
 use super::*;
 use crate::backend::{Backend, Offer, State};
 use crate::call::{Call, Digest, Error, Prompt, Record, Reply, Route, Sampling, Task};
-use crate::config::{Limits, Model, Name, SamplingDefaults, Tenant, Variant};
+use crate::config::{Model, Name, SamplingDefaults, Tenant, Variant};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -44,10 +44,10 @@ fn call() -> Call {
     let variant =
         Variant { backends: ["a".into(), "b".into(), "c".into()].into(), sampling: SamplingDefaults { temperature: 1.0, top_p: 1.0 } };
     let variants = BTreeMap::from([("only".into(), variant)]);
-    let model = Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, variants };
+    let model = Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, variants };
     Call {
         record: Record::new("req_1".into(), Instant::now(), 1),
-        tenant: Arc::new(Tenant { name: "acme".into(), models: None, limits: Limits::default(), keys: Vec::new() }),
+        tenant: Arc::new(Tenant::new("acme".into())),
         key: 0,
         model: Arc::new(model),
         task: Task::Generate,

@@ -73,12 +73,12 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::config::{Key, Limits};
+    use crate::config::Key;
     use std::collections::{BTreeMap, BTreeSet};
 
     fn tenant(name: &str, secrets: &[&str]) -> Arc<Tenant> {
-        let key = |secret: &&str| Key { name: (*secret).into(), hash: blake3::hash(secret.as_bytes()).into(), limits: Limits::default() };
-        Arc::new(Tenant { name: name.into(), models: None, limits: Limits::default(), keys: secrets.iter().map(key).collect() })
+        let key = |secret: &&str| Key::new((*secret).into(), blake3::hash(secret.as_bytes()).into());
+        Arc::new(Tenant { keys: secrets.iter().map(key).collect(), ..Tenant::new(name.into()) })
     }
 
     #[test]

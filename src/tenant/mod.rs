@@ -1,8 +1,17 @@
 //! Tenants at work: whose key is it, and how many requests may it still send.
 
+mod accounts;
+mod bucket;
 mod keys;
+mod ledger;
 mod level;
 mod limits;
+mod local;
+mod need;
+mod subject;
+mod window;
 
+pub use accounts::{Accounts, Granted, Reservation};
 pub use keys::{Holder, Keys, NewKey, new_key};
-pub use limits::{RequestLimits, Taken};
+pub use ledger::LedgerError;
+pub use local::Levels;

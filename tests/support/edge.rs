@@ -17,7 +17,7 @@ use roundhouse::config::{Config, Name};
 use roundhouse::gateway::listener::bind;
 use roundhouse::gateway::{Gateway, Parts, Served, Stack};
 use roundhouse::metrics::Metrics;
-use roundhouse::tenant::{Keys, RequestLimits};
+use roundhouse::tenant::{Accounts, Keys};
 use roundhouse::text::{Text, Vocabulary};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -183,7 +183,7 @@ impl Edge {
                 .map(|(name, backend)| (Name::from(name.as_str()), backend.clone() as Arc<dyn Backend>))
                 .collect(),
             keys: Arc::new(Keys::new(&config)),
-            requests: Arc::new(RequestLimits::new(clock.clone())),
+            accounts: Arc::new(Accounts::open(&config.store, clock.clone()).unwrap()),
             metrics: metrics.clone(),
             clock,
             config,
@@ -292,6 +292,8 @@ fn config(server: &str, backends: &[String]) -> String {
     let hash = |key: &str| blake3::hash(key.as_bytes()).to_hex();
     format!(
         r#"
+[store]
+ledger = "off"
 [server]
 {server}
 {shards}

@@ -1,7 +1,7 @@
 //! The real server on ports of its own.
 
 use super::Silent;
-use roundhouse::config::{Config, Environment, Key, Limits, Name, Tenant};
+use roundhouse::config::{Config, Environment, Key, Ledger, Name, Tenant};
 use roundhouse::roundhouse::{Listeners, LoadEngine, Models, Running, start};
 use std::sync::Arc;
 
@@ -17,9 +17,10 @@ pub(crate) fn config() -> Config {
     config.server.listen.set_port(0);
     config.admin.listen.set_port(0);
     config.server.threads = 1;
-    let key = Key { name: Name::from("ci"), hash: *blake3::hash(KEY.as_bytes()).as_bytes(), limits: Limits::default() };
+    config.store.ledger = Ledger::Off;
+    let key = Key::new(Name::from("ci"), *blake3::hash(KEY.as_bytes()).as_bytes());
     let acme = Name::from("acme");
-    config.tenants.insert(acme.clone(), Arc::new(Tenant { name: acme, models: None, limits: Limits::default(), keys: vec![key] }));
+    config.tenants.insert(acme.clone(), Arc::new(Tenant { keys: vec![key], ..Tenant::new(acme) }));
     config
 }
 

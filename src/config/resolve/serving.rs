@@ -61,7 +61,7 @@ impl Resolver<'_> {
     }
 
     /// Fetches a secret. What it is never appears in a message.
-    fn secret(&mut self, source: Spanned<SecretSource>, key: &str) -> Option<Secret> {
+    pub(super) fn secret(&mut self, source: Spanned<SecretSource>, key: &str) -> Option<Secret> {
         let span = source.span();
         let found = match source.into_inner() {
             SecretSource::Variable(name) => (self.variable)(&name).ok_or_else(|| format!("the environment has no variable `{name}`")),

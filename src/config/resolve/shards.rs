@@ -26,6 +26,7 @@ pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Mode
         name: "smollm2-135m".into(),
         aliases: vec!["default".into()],
         default_max_tokens: MAX_TOKENS,
+        prices: None,
         variants: BTreeMap::from([("q4".into(), variant)]),
     };
     (BTreeMap::from([(shard.name.clone(), Arc::new(shard))]), BTreeMap::from([(model.name.clone(), Arc::new(model))]))
@@ -103,8 +104,9 @@ impl Resolver<'_> {
             let variants = self.variants(raw.variants, &name, &path, shards);
             used.extend(variants.values().flat_map(|variant| variant.backends.iter().cloned()));
             let default_max_tokens = or(raw.default_max_tokens, MAX_TOKENS);
+            let prices = raw.prices.map(|raw| self.prices(raw, &join(&path, "prices")));
             let name = name.into_inner();
-            models.insert(name.clone(), Arc::new(Model { name, aliases, default_max_tokens, variants }));
+            models.insert(name.clone(), Arc::new(Model { name, aliases, default_max_tokens, prices, variants }));
         }
         for name in shard_names.iter().filter(|name| !used.contains(name.get_ref())) {
             let path = join("shards", name.get_ref().as_str());

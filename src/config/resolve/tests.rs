@@ -26,14 +26,28 @@ fn problems_beside_valid(text: &str) -> Vec<String> {
 
 #[test]
 fn an_empty_file_means_the_built_in_configuration() {
-    assert_eq!(parse("").unwrap(), Config::default());
+    assert_eq!(Config::parse("", Path::new("r.toml")).unwrap(), Config::default());
 }
 
 #[test]
 fn the_reference_file_names_every_default() {
     let text = include_str!("../../../config/roundhouse.toml");
-    assert_eq!(parse(text).unwrap(), Config::default());
-    for key in ["listen", "threads", "isa", "memory", "sha256", "block_tokens", "share_prefixes", "top_p", "requests_per_minute", "token"] {
+    assert_eq!(Config::parse(text, Path::new("r.toml")).unwrap(), Config::default());
+    for key in [
+        "listen",
+        "threads",
+        "isa",
+        "memory",
+        "sha256",
+        "block_tokens",
+        "share_prefixes",
+        "on_store_loss",
+        "top_p",
+        "requests_per_minute",
+        "token",
+        "quota",
+        "prices",
+    ] {
         assert!(text.contains(key), "{key}");
     }
 }
@@ -68,9 +82,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
 
 #[test]
 fn keys_that_nothing_enforces_yet_are_unknown() {
-    for text in
-        ["[store]\n", "[upstreams.x]\n", "[server]\ntls = {}\n", "[billing]\n", "[tenants.a]\nquota = []\n", "[tenants.a]\nweight = 4\n"]
-    {
+    for text in ["[upstreams.x]\n", "[server]\ntls = {}\n", "[billing]\n", "[tenants.a]\nweight = 4\n"] {
         assert!(problems(text).iter().all(|problem| problem.contains("unknown key")), "{text}");
     }
 }
@@ -251,7 +263,7 @@ tenants.none = { models = [] }
     assert_eq!(model.name.as_str(), "org/m-1.5");
     assert_eq!(model.variants["v"].sampling.temperature, 0.0);
     let tenant = &config.tenants["t"];
-    assert!(tenant.may_use(&model.name) && tenant.limits.requests_per_minute == Some(0) && tenant.keys.is_empty());
+    assert!(tenant.may_use(&model.name) && tenant.limits.all.requests_per_minute == Some(0) && tenant.keys.is_empty());
     assert!(!config.tenants["none"].may_use(&model.name));
 }
 
@@ -259,4 +271,54 @@ tenants.none = { models = [] }
 fn a_name_that_no_header_could_carry_is_refused() {
     assert!(problems("tenants.\"a b\" = {}\n")[0].contains("a name has"));
     assert!(problems("tenants.\"\" = {}\n")[0].contains("a name has"));
+}
+
+const BILLED: &str = r#"
+[store]
+ledger = "sqlite:bills.db"
+on_store_loss = "local"
+[models.m]
+aliases = ["nick"]
+prices = { input = 0.05, output = 1 }
+variants.v.backends = ["s"]
+[shards.s]
+weights = "file:w.gguf"
+[tenants.t]
+limits = { tokens_per_minute = 100, concurrent = 2, models.nick = { tokens_per_request = 7 } }
+quota = [{ tokens = 1_000, per = "day" }, { cost = 12.5, per = "month", timezone = "Europe/Berlin", hard = false, model = "nick" }]
+"#;
+
+#[test]
+fn limits_quotas_and_prices_are_exact_and_name_models_by_any_of_their_names() {
+    let config = Config::parse(BILLED, Path::new("/etc/roundhouse.toml")).unwrap();
+    assert_eq!(config.store.ledger, crate::config::Ledger::Sqlite("/etc/bills.db".into()));
+    assert_eq!(config.store.on_store_loss, crate::config::OnStoreLoss::Local);
+    let prices = config.models["m"].prices.unwrap();
+    assert_eq!([prices.input, prices.cached_input, prices.output].map(|price| price.nanos()), [50, 50, 1000], "nano-units a token");
+    let tenant = &config.tenants["t"];
+    assert_eq!((tenant.limits.all.tokens_per_minute, tenant.limits.models["m"].tokens_per_request), (Some(100), Some(7)));
+    let [tokens, cost] = tenant.quotas.as_slice() else { panic!("two quotas") };
+    assert_eq!((tokens.amount, tokens.hard, tokens.zone.name()), (crate::config::Amount::Tokens(1000), true, "UTC"));
+    assert_eq!(cost.amount, crate::config::Amount::Cost(crate::config::Money::from_nanos(12_500_000_000)));
+    assert_eq!((cost.zone.name(), cost.hard, cost.model.as_ref().unwrap().as_str()), ("Europe/Berlin", false, "m"));
+}
+
+#[test]
+fn wrong_quotas_prices_and_stores_are_refused_where_they_are() {
+    for (right, wrong, key) in [
+        ("tokens = 1_000, ", "", "tenants.t.quota[0]"),
+        ("per = \"day\"", "per = \"week\"", "tenants.t.quota[0].per"),
+        ("Europe/Berlin", "Europe/Bern1", "tenants.t.quota[1].timezone"),
+        ("cost = 12.5", "cost = -1", "tenants.t.quota[1].cost"),
+        ("input = 0.05", "input = 0.0005", "models.m.prices.input"),
+        ("input = 0.05, ", "", "models.m.prices.input"),
+        ("models.nick", "models.nack", "tenants.t.limits.models"),
+        ("sqlite:bills.db", "mysql://x", "store.ledger"),
+        ("sqlite:bills.db", "postgres://me:secret@host/db", "store.ledger"),
+    ] {
+        let text = BILLED.replacen(right, wrong, 1);
+        let Err(ConfigError::Invalid { problems }) = Config::parse(&text, Path::new("x.toml")) else { panic!("{wrong} is taken") };
+        assert!(problems.iter().any(|problem| problem.key == key), "{wrong}: {problems:?}");
+        assert!(!format!("{problems:?}").contains("secret@"));
+    }
 }

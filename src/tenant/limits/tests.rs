@@ -2,25 +2,44 @@
 
 use super::*;
 use crate::clock::Hand;
-use crate::config::{Key, Limits};
+use crate::config::{Config, Key, Limit, Limits, Model, Tenant};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 fn per_minute(requests: Option<u32>) -> Limits {
-    Limits { requests_per_minute: requests }
+    Limits { all: Limit { requests_per_minute: requests, ..Limit::default() }, ..Limits::default() }
+}
+
+/// Limits asked for one model.
+struct Asked(RequestLimits);
+
+impl Asked {
+    fn take(&self, tenant: &Tenant, key: usize) -> Result<(Taken, Option<Level>), Error> {
+        let model = model();
+        self.0.take(Asker { tenant, key, model: &model })
+    }
+
+    fn level(&self, tenant: &Tenant, key: usize) -> Option<Level> {
+        let model = model();
+        self.0.level(Asker { tenant, key, model: &model })
+    }
+}
+
+fn model() -> Model {
+    Config::default().models.values().next().unwrap().as_ref().clone()
 }
 
 /// A tenant whose keys have these limits.
 fn tenant(limit: Option<u32>, keys: &[Option<u32>]) -> Tenant {
-    let key = |(index, limit): (usize, &Option<u32>)| Key { name: format!("k{index}").into(), hash: [0; 32], limits: per_minute(*limit) };
-    Tenant { name: "t".into(), models: None, limits: per_minute(limit), keys: keys.iter().enumerate().map(key).collect() }
+    let key = |(index, limit): (usize, &Option<u32>)| Key { limits: per_minute(*limit), ..Key::new(format!("k{index}").into(), [0; 32]) };
+    Tenant { limits: per_minute(limit), keys: keys.iter().enumerate().map(key).collect(), ..Tenant::new("t".into()) }
 }
 
-fn limits() -> (RequestLimits, Hand) {
+fn limits() -> (Asked, Hand) {
     let (clock, hand) = Clock::manual(Duration::ZERO);
-    (RequestLimits::new(clock), hand)
+    (Asked(RequestLimits::new(clock)), hand)
 }
 
 fn refuse(taken: Taken) {

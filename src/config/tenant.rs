@@ -1,0 +1,83 @@
+//! Tenants as configured: their keys, limits and quotas.
+
+use super::resolved::hex;
+use super::{Name, Quota};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A team with its keys and limits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Tenant {
+    /// Its name.
+    pub name: Name,
+    /// The models it may use; `None` is all.
+    pub models: Option<Vec<Name>>,
+    /// Limits on all its keys together.
+    pub limits: Limits,
+    /// Quotas of all its keys together.
+    pub quotas: Vec<Quota>,
+    /// Whether prompt tokens from the prefix cache count against limits and quotas in tokens.
+    pub count_cached: bool,
+    /// Its keys.
+    pub keys: Vec<Key>,
+}
+
+/// An API key; only its hash is known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Key {
+    /// Its name, for logs and bills.
+    pub name: Name,
+    /// BLAKE3 of the secret.
+    #[serde(serialize_with = "hex")]
+    pub hash: [u8; 32],
+    /// Limits on this key alone.
+    pub limits: Limits,
+    /// Quotas of this key alone.
+    pub quotas: Vec<Quota>,
+}
+
+/// Limits on all models together, and on single models besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Limits {
+    /// Whatever the model.
+    #[serde(flatten)]
+    pub all: Limit,
+    /// On requests for one model.
+    pub models: BTreeMap<Name, Limit>,
+}
+
+/// Limits; `None` is unlimited, zero is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Limit {
+    /// Requests per minute.
+    pub requests_per_minute: Option<u32>,
+    /// Prompt and generated tokens per minute.
+    pub tokens_per_minute: Option<u64>,
+    /// Requests at work at once.
+    pub concurrent: Option<u32>,
+    /// Prompt and output tokens of one request.
+    pub tokens_per_request: Option<u64>,
+}
+
+// === impl Tenant ===
+
+impl Tenant {
+    /// A tenant without keys that may do anything.
+    pub fn new(name: Name) -> Self {
+        Self { name, models: None, limits: Limits::default(), quotas: Vec::new(), count_cached: true, keys: Vec::new() }
+    }
+
+    /// Whether it may use `model`.
+    pub fn may_use(&self, model: &Name) -> bool {
+        self.models.as_ref().is_none_or(|models| models.contains(model))
+    }
+}
+
+// === impl Key ===
+
+impl Key {
+    /// A key limited by nothing but its tenant.
+    pub fn new(name: Name, hash: [u8; 32]) -> Self {
+        Self { name, hash, limits: Limits::default(), quotas: Vec::new() }
+    }
+}

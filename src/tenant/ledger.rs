@@ -1,0 +1,191 @@
+//! The ledger: one durable row for every request, written by a thread of its own.
+
+mod database;
+mod row;
+mod schema;
+mod state;
+mod writer;
+
+use super::window::{Counted, Worth};
+use crate::config;
+use database::{Database, Kind, Place};
+use futures_util::future::BoxFuture;
+use state::State;
+use std::fs::{File, TryLockError};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use writer::{Command, Used, Writer};
+
+pub(in crate::tenant) use row::{Open, Row, outcome};
+
+/// The ledger's handle.
+pub(super) struct Ledger {
+    commands: mpsc::UnboundedSender<Command>,
+    state: Arc<State>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Why a ledger can't be opened or read.
+#[derive(Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The database says no.
+    #[error("the ledger's database: {0}")]
+    Database(#[from] sqlx::Error),
+    /// The file's lock can't be had.
+    #[error("{}: {source}", file.display())]
+    File {
+        /// The lock's file.
+        file: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Another process has the file.
+    #[error("another process uses the ledger {}; several replicas share a Postgres database instead", file.display())]
+    Taken {
+        /// The ledger's file.
+        file: PathBuf,
+    },
+    /// The thread can't be started.
+    #[error("the ledger's thread: {0}")]
+    Thread(std::io::Error),
+    /// The system has no randomness to give.
+    #[error("no randomness: {0}")]
+    Random(#[from] getrandom::Error),
+    /// The ledger's thread has ended.
+    #[error("the ledger is closed")]
+    Closed,
+}
+
+// === impl Ledger ===
+
+impl Ledger {
+    /// Opens the ledger, makes its tables and settles what a dead process has left in flight there. Blocks until done.
+    ///
+    /// # Errors
+    /// It can't be opened, or another process has the file. `None` is a ledger that is off.
+    pub(super) fn open(store: &config::Store) -> Result<Option<Self>, LedgerError> {
+        let (url, kind, lock) = match &store.ledger {
+            config::Ledger::Off => return Ok(None),
+            config::Ledger::Sqlite(path) => (format!("sqlite:{}?mode=rwc", path.display()), Kind::Sqlite, Some(lock(path)?)),
+            config::Ledger::Postgres(url) => (url.expose().to_owned(), Kind::Postgres, None),
+        };
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)?;
+        let place = Place { url, durability: store.durability, kind, replica: i64::from_le_bytes(random) >> 1 };
+        let (commands, receiver) = mpsc::unbounded_channel();
+        let state = Arc::new(State::new());
+        let (opened, wait) = channel();
+        let thread = std::thread::Builder::new().name("ledger".to_owned()).spawn({
+            let state = state.clone();
+            move || {
+                let _lock = lock; // until the thread ends
+                let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(opened.send(Err(LedgerError::Thread(error)))),
+                };
+                runtime.block_on(async {
+                    match start(&place, &state).await {
+                        Ok(database) => {
+                            drop(opened.send(Ok(())));
+                            Writer::new(receiver, place, state, database).run().await;
+                        }
+                        Err(error) => drop(opened.send(Err(error.into()))),
+                    }
+                });
+            }
+        });
+        let thread = thread.map_err(LedgerError::Thread)?;
+        wait.recv().map_err(|_| LedgerError::Closed)??;
+        Ok(Some(Self { commands, state, thread: Mutex::new(Some(thread)) }))
+    }
+
+    /// Whether its store doesn't do its work.
+    pub(super) fn is_lost(&self) -> bool {
+        self.state.is_lost()
+    }
+
+    /// Whether no more rows may wait in memory.
+    pub(super) fn is_full(&self) -> bool {
+        self.state.is_full()
+    }
+
+    /// A request began: from now on its progress is journaled.
+    pub(super) fn begin(&self, open: Arc<Open>) {
+        self.tell(Command::Open(open));
+    }
+
+    /// A request ended without using anything: there is no row of it.
+    pub(super) fn forget(&self, seq: u64) {
+        self.tell(Command::Forget(seq));
+    }
+
+    /// A request ended. The future is ready when its row is committed, or when the store is lost.
+    pub(super) fn close(&self, row: Row) -> BoxFuture<'static, ()> {
+        let (durable, committed) = oneshot::channel();
+        if self.state.comes() {
+            self.tell(Command::Close { row: Box::new(row), durable });
+        }
+        // A sender that is gone means that there is no waiting for this commit.
+        Box::pin(async move { drop(committed.await) })
+    }
+
+    /// Asks what the rows handed over before this used of a quota in `span`.
+    pub(super) fn used(&self, tenant: &config::Tenant, counted: Counted, span: Range<Duration>) -> Receiver<Result<Worth, LedgerError>> {
+        let (answer, used) = channel();
+        let tenant_name = tenant.name.to_string();
+        self.tell(Command::Used(Box::new(Used { tenant: tenant_name, counted, count_cached: tenant.count_cached, span, answer })));
+        used
+    }
+
+    /// The thread ends only with its handle.
+    fn tell(&self, command: Command) {
+        if self.commands.send(command).is_err() {
+            self.state.lost("its thread has ended");
+        }
+    }
+}
+
+impl Drop for Ledger {
+    /// Waits until everything is committed.
+    fn drop(&mut self) {
+        self.commands = mpsc::unbounded_channel().0;
+        let thread = self.thread.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the ledger's thread panicked");
+        }
+    }
+}
+
+async fn start(place: &Place, state: &State) -> Result<Database, sqlx::Error> {
+    let mut database = Database::open(place).await?;
+    database.prepare().await?;
+    if state.beat_due() {
+        let settled = database.beat().await?;
+        if settled > 0 {
+            tracing::warn!(requests = settled, "settled requests that a dead process left in flight, each at its last progress");
+        }
+    }
+    Ok(database)
+}
+
+/// Takes the file for this process; the system gives it back when the process ends, however that happens.
+fn lock(path: &Path) -> Result<File, LedgerError> {
+    let mut file = path.as_os_str().to_owned();
+    file.push(".lock");
+    let file = PathBuf::from(file);
+    let failed = |source| LedgerError::File { file: file.clone(), source };
+    let lock = File::options().create(true).truncate(false).write(true).open(&file).map_err(failed)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(LedgerError::Taken { file: path.to_owned() }),
+        Err(TryLockError::Error(source)) => Err(failed(source)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

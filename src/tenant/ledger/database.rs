@@ -1,0 +1,186 @@
+//! The ledger's tables. SQLite and Postgres share every statement but a few.
+
+use super::row::Row;
+use super::schema;
+use crate::config::{Durability, Money};
+use crate::tenant::window::{Counted, Worth};
+use sqlx::any::AnyArguments;
+use sqlx::query::Query;
+use sqlx::{Any, AnyConnection, Connection, Row as _};
+use std::ops::Range;
+use std::sync::Once;
+use std::time::Duration;
+
+/// Where the tables are, and how to open them.
+#[derive(Clone)]
+pub(super) struct Place {
+    /// A URL as sqlx reads it; it may hold a password.
+    pub(super) url: String,
+    pub(super) durability: Durability,
+    pub(super) kind: Kind,
+    /// Tells this process's rows from those of others and of its own earlier lives.
+    pub(super) replica: i64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Sqlite,
+    Postgres,
+}
+
+/// An open connection.
+pub(super) struct Database {
+    connection: AnyConnection,
+    place: Place,
+}
+
+/// What one commit writes.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    /// Requests that ended.
+    pub(super) rows: Vec<Row>,
+    /// Requests in flight as they are now.
+    pub(super) open: Vec<Row>,
+    /// Numbers among `rows` that were journaled while in flight.
+    pub(super) closed: Vec<u64>,
+}
+
+// === impl Database ===
+
+impl Database {
+    /// Connects, and makes what is missing.
+    pub(super) async fn open(place: &Place) -> Result<Self, sqlx::Error> {
+        static DRIVERS: Once = Once::new();
+        DRIVERS.call_once(sqlx::any::install_default_drivers);
+        let mut database = Self { connection: AnyConnection::connect(&place.url).await?, place: place.clone() };
+        let durable = place.durability == Durability::Fsync;
+        let settings: &[&'static str] = match (place.kind, durable) {
+            (Kind::Sqlite, true) => &["PRAGMA busy_timeout = 5000", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"],
+            (Kind::Sqlite, false) => &["PRAGMA busy_timeout = 5000", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL"],
+            (Kind::Postgres, true) => &["SET synchronous_commit = on"],
+            (Kind::Postgres, false) => &["SET synchronous_commit = off"],
+        };
+        for setting in settings {
+            sqlx::query(*setting).execute(&mut database.connection).await?;
+        }
+        Ok(database)
+    }
+
+    /// Makes the tables that are missing.
+    pub(super) async fn prepare(&mut self) -> Result<(), sqlx::Error> {
+        let mut transaction = self.connection.begin().await?;
+        if self.place.kind == Kind::Postgres {
+            // Replicas that start together make the tables one after the other.
+            sqlx::query("SELECT CAST(pg_advisory_xact_lock(7203694) AS TEXT)").execute(&mut *transaction).await?;
+        }
+        for statement in schema::TABLES {
+            sqlx::query(*statement).execute(&mut *transaction).await?;
+        }
+        transaction.commit().await
+    }
+
+    /// Writes all of a group or nothing. Writing a row again changes nothing, so a commit whose answer was lost is repeated.
+    pub(super) async fn commit(&mut self, group: &Group) -> Result<(), sqlx::Error> {
+        let replica = self.place.replica;
+        let mut transaction = self.connection.begin().await?;
+        for (rows, sql) in pieces(&group.rows, &schema::INSERT_ROWS) {
+            bind_all(sqlx::query(sql), replica, rows).execute(&mut *transaction).await?;
+        }
+        for (rows, sql) in pieces(&group.open, &schema::UPSERT_OPEN) {
+            bind_all(sqlx::query(sql), replica, rows).execute(&mut *transaction).await?;
+        }
+        for seq in &group.closed {
+            sqlx::query("DELETE FROM in_flight WHERE replica = $1 AND seq = $2")
+                .bind(replica)
+                .bind(seq.cast_signed())
+                .execute(&mut *transaction)
+                .await?;
+        }
+        transaction.commit().await
+    }
+
+    /// Says that this process lives, and settles what dead ones left in flight at its last progress. A file has one owner:
+    /// whatever another has left there is dead. Returns how many requests were settled.
+    pub(super) async fn beat(&mut self) -> Result<u64, sqlx::Error> {
+        let replica = self.place.replica;
+        let (beat, dead) = match self.place.kind {
+            Kind::Sqlite => (schema::BEAT_SQLITE, schema::DEAD_SQLITE),
+            Kind::Postgres => (schema::BEAT_POSTGRES, schema::DEAD_POSTGRES),
+        };
+        sqlx::query(beat).bind(replica).execute(&mut self.connection).await?;
+        let dead: Vec<i64> = {
+            let rows = sqlx::query(dead).bind(replica).fetch_all(&mut self.connection).await?;
+            rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?
+        };
+        let mut settled = 0;
+        for replica in dead {
+            let mut transaction = self.connection.begin().await?;
+            settled += sqlx::query(schema::SETTLE.as_str()).bind(replica).execute(&mut *transaction).await?.rows_affected();
+            sqlx::query("DELETE FROM in_flight WHERE replica = $1").bind(replica).execute(&mut *transaction).await?;
+            sqlx::query("DELETE FROM replicas WHERE replica = $1").bind(replica).execute(&mut *transaction).await?;
+            transaction.commit().await?;
+        }
+        Ok(settled)
+    }
+
+    /// What the requests admitted in `span` used that `counted` counts.
+    pub(super) async fn used(
+        &mut self,
+        tenant: &str,
+        counted: &Counted,
+        count_cached: bool,
+        span: &Range<Duration>,
+    ) -> Result<Worth, sqlx::Error> {
+        let name = |name: &Option<crate::config::Name>| name.as_ref().map_or(String::new(), |name| name.to_string());
+        let row = sqlx::query(schema::USED)
+            .bind(tenant.to_owned())
+            .bind(micros(span.start))
+            .bind(micros(span.end))
+            .bind(name(&counted.subject.key))
+            .bind(name(&counted.subject.model))
+            .bind(i64::from(!count_cached))
+            .fetch_one(&mut self.connection)
+            .await?;
+        let tokens: i64 = row.try_get(0)?;
+        let cost: i64 = row.try_get(1)?;
+        Ok(Worth { tokens: tokens.unsigned_abs(), cost: Money::from_nanos(cost.unsigned_abs()) })
+    }
+}
+
+/// Unix time in whole microseconds, as tables hold it.
+pub(super) fn micros(unix: Duration) -> i64 {
+    i64::try_from(unix.as_micros()).unwrap_or(i64::MAX)
+}
+
+/// Rows in pieces that there is a prepared statement for.
+fn pieces<'r>(mut rows: &'r [Row], statements: &'static [(usize, String)]) -> impl Iterator<Item = (&'r [Row], &'static str)> {
+    std::iter::from_fn(move || {
+        let (count, sql) = statements.iter().find(|(count, _)| *count <= rows.len())?;
+        let (piece, rest) = rows.split_at(*count);
+        rows = rest;
+        Some((piece, sql.as_str()))
+    })
+}
+
+fn bind_all<'q>(query: Query<'q, Any, AnyArguments>, replica: i64, rows: &[Row]) -> Query<'q, Any, AnyArguments> {
+    let name = |name: &Option<crate::config::Name>| name.as_ref().map_or(String::new(), |name| name.to_string());
+    rows.iter().fold(query, |query, row| {
+        query
+            .bind(replica)
+            .bind(row.seq.cast_signed())
+            .bind(micros(row.at))
+            .bind(row.request.clone())
+            .bind(row.tenant.to_string())
+            .bind(name(&row.key))
+            .bind(row.model.to_string())
+            .bind(name(&row.variant))
+            .bind(name(&row.backend))
+            .bind(i64::from(row.usage.prompt_tokens))
+            .bind(i64::from(row.usage.cached_tokens))
+            .bind(i64::from(row.usage.completion_tokens))
+            .bind(i64::try_from(row.usage.device_time.as_nanos()).unwrap_or(i64::MAX))
+            .bind(row.cost.nanos().cast_signed())
+            .bind(row.outcome)
+            .bind(row.config.cast_signed())
+    })
+}

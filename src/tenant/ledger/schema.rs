@@ -1,0 +1,74 @@
+//! The ledger's tables and statements, the same for SQLite and Postgres. Times are Unix microseconds, money nano-units,
+//! device time nanoseconds; what isn't known is an empty text.
+
+use std::fmt::Write;
+use std::sync::LazyLock;
+
+/// Columns of a request, ended or in flight.
+const COLUMNS: &str =
+    "replica, seq, time, request, tenant, key_name, model, variant, backend, prompt, cached, output, device, cost, outcome, config";
+const COUNT: usize = 16;
+/// Rows of one statement, largest first: a group is cut into these, so that each is prepared once.
+const SIZES: [usize; 4] = [64, 16, 4, 1];
+
+pub(super) const TABLES: &[&str] = &[
+    "CREATE TABLE IF NOT EXISTS requests (replica BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, request TEXT NOT NULL, \
+     tenant TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, variant TEXT NOT NULL, backend TEXT NOT NULL, prompt BIGINT NOT NULL, \
+     cached BIGINT NOT NULL, output BIGINT NOT NULL, device BIGINT NOT NULL, cost BIGINT NOT NULL, outcome TEXT NOT NULL, \
+     config BIGINT NOT NULL, PRIMARY KEY (replica, seq))",
+    "CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, time)",
+    "CREATE TABLE IF NOT EXISTS in_flight (replica BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, request TEXT NOT NULL, \
+     tenant TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, variant TEXT NOT NULL, backend TEXT NOT NULL, prompt BIGINT NOT NULL, \
+     cached BIGINT NOT NULL, output BIGINT NOT NULL, device BIGINT NOT NULL, cost BIGINT NOT NULL, outcome TEXT NOT NULL, \
+     config BIGINT NOT NULL, PRIMARY KEY (replica, seq))",
+    "CREATE TABLE IF NOT EXISTS replicas (replica BIGINT PRIMARY KEY, beat BIGINT NOT NULL)",
+];
+
+/// A request's own end outranks what another process took it to be when this one seemed dead.
+pub(super) static INSERT_ROWS: LazyLock<Vec<(usize, String)>> = LazyLock::new(|| {
+    statements(
+        "requests",
+        "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
+         device = excluded.device, cost = excluded.cost, outcome = excluded.outcome, variant = excluded.variant, backend = excluded.backend",
+    )
+});
+
+pub(super) static UPSERT_OPEN: LazyLock<Vec<(usize, String)>> = LazyLock::new(|| {
+    statements(
+        "in_flight",
+        "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
+         device = excluded.device, cost = excluded.cost, variant = excluded.variant, backend = excluded.backend",
+    )
+});
+
+pub(super) const BEAT_SQLITE: &str = "INSERT INTO replicas (replica, beat) VALUES ($1, CAST(strftime('%s', 'now') AS INTEGER)) ON CONFLICT (replica) DO UPDATE SET beat = excluded.beat";
+pub(super) const BEAT_POSTGRES: &str = "INSERT INTO replicas (replica, beat) VALUES ($1, CAST(extract(epoch FROM now()) AS BIGINT)) ON CONFLICT (replica) DO UPDATE SET beat = excluded.beat";
+pub(super) const DEAD_SQLITE: &str = "SELECT replica FROM replicas WHERE replica <> $1";
+/// Ten missed beats.
+pub(super) const DEAD_POSTGRES: &str =
+    "SELECT replica FROM replicas WHERE replica <> $1 AND beat < CAST(extract(epoch FROM now()) AS BIGINT) - 10";
+pub(super) static SETTLE: LazyLock<String> = LazyLock::new(|| {
+    format!("INSERT INTO requests ({COLUMNS}) SELECT {COLUMNS} FROM in_flight WHERE replica = $1 ON CONFLICT (replica, seq) DO NOTHING")
+});
+
+pub(super) const USED: &str = "SELECT CAST(COALESCE(SUM(prompt + output - $6 * cached), 0) AS BIGINT), CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM requests \
+     WHERE tenant = $1 AND time >= $2 AND time < $3 AND ($4 = '' OR key_name = $4) AND ($5 = '' OR model = $5)";
+
+fn statements(table: &str, conflict: &str) -> Vec<(usize, String)> {
+    let statement = |rows: usize| {
+        let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");
+        for row in 0..rows {
+            sql.push_str(if row == 0 { "(" } else { ", (" });
+            for column in 1..=COUNT {
+                let separator = if column == 1 { "" } else { ", " };
+                // Writing to a String can't fail.
+                let _ = write!(sql, "{separator}${}", row * COUNT + column);
+            }
+            sql.push(')');
+        }
+        sql.push(' ');
+        sql.push_str(conflict);
+        (rows, sql)
+    };
+    SIZES.map(statement).into()
+}

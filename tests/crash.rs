@@ -1,0 +1,172 @@
+//! `kill -9` loses no bill: what was answered is in the ledger, and what was cut is settled at its last progress.
+
+mod support;
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper_util::rt::TokioIo;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::client::Client;
+use support::server::KEY;
+use support::tenants::{Place, query, rows, usage};
+use tokio::net::TcpStream;
+
+/// Kills of one run; thirty were tried, each takes about two seconds.
+const KILLS: u64 = 4;
+const CLIENTS: usize = 8;
+/// The journal is a quarter of a second behind, and a commit and a busy machine are on top.
+const BEHIND: Duration = Duration::from_millis(750);
+
+const TENANT: &str =
+    "[tenants.acme]\nquota = [{ tokens = 100_000_000, per = \"month\" }]\nkeys = [{ name = \"ci\", hash = \"KEY_HASH\" }]\n";
+
+/// A server in a process of its own.
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+/// What a client saw of one answer.
+#[derive(Debug)]
+struct Seen {
+    id: String,
+    /// When each piece came, and how many token ids it had.
+    pieces: Vec<(Instant, i64)>,
+    done: bool,
+}
+
+// === impl Process ===
+
+impl Process {
+    /// Starts it and waits until it serves.
+    fn start(place: &Place) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse"))
+            .args(["serve", "--config"])
+            .arg(place.file())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("the binary starts");
+        let out = BufReader::new(child.stdout.take().expect("its output is piped"));
+        let line = out.lines().next().expect("it says where it serves").expect("it writes text");
+        let address = line.rsplit_once("http://").and_then(|(_, address)| address.parse().ok());
+        Self { child, address: address.unwrap_or_else(|| panic!("no address: {line}")) }
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().expect("it can be killed");
+        self.child.wait().expect("it ends");
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Already dead where the test killed it.
+        self.child.kill().ok();
+        self.child.wait().ok();
+    }
+}
+
+#[tokio::test]
+async fn a_killed_server_has_billed_what_it_answered_and_settles_what_was_cut() {
+    let mut place = Place::new(TENANT);
+    let mut seen: Vec<(Seen, Instant)> = Vec::new();
+    for kill in 0..KILLS {
+        let mut process = Process::start(&place);
+        let clients: Vec<_> =
+            (0..CLIENTS).map(|client| tokio::spawn(stream_until_cut(process.address, format!("{kill}-{client}")))).collect();
+        // A moment nobody chose: the clock's own noise decides.
+        let moment = 300 + u64::from(Instant::now().elapsed().subsec_nanos()) * 37 % 700 + kill * 211 % 500;
+        tokio::time::sleep(Duration::from_millis(moment)).await;
+        let killed = Instant::now();
+        process.kill();
+        for client in clients {
+            seen.extend(client.await.expect("a client ends").into_iter().map(|answer| (answer, killed)));
+        }
+    }
+    drop(Process::start(&place)); // it settles before it says where it serves
+    assert_eq!(query(&place.ledger(), "SELECT COUNT(*) FROM in_flight"), 0, "no reservation is left");
+    let billed: HashMap<String, (String, i64)> = rows(&place.ledger());
+    assert!(seen.iter().filter(|(answer, _)| answer.done).count() > 0, "some answers were complete");
+    for (answer, killed) in &seen {
+        let (all, earlier) = answer.tokens(*killed);
+        match billed.get(&answer.id) {
+            Some((outcome, output)) if answer.done => assert_eq!((outcome.as_str(), *output), ("done", all), "{answer:?}"),
+            None if answer.done => panic!("answered and not billed: {answer:?}"),
+            Some((_, output)) => assert!(*output >= earlier, "{output} billed, {earlier} sent long before: {answer:?}"),
+            None => assert_eq!(earlier, 0, "sent long before and not billed: {answer:?}"),
+        }
+    }
+    quota_is_what_the_ledger_says(&mut place).await;
+}
+
+/// With a quota five tokens above what the ledger has, the next answer has at most five tokens.
+async fn quota_is_what_the_ledger_says(place: &mut Place) {
+    let prompt = 1;
+    let quota = query(&place.ledger(), "SELECT SUM(prompt + output) FROM requests") + prompt + 5;
+    place.change(&TENANT.replace("100_000_000", &quota.to_string()));
+    let process = Process::start(place);
+    let client = Client::new(process.address, Some(KEY));
+    let answer = client.post("/v1/completions", &json!({ "model": "tiny", "prompt": "a", "max_tokens": 40 })).await.json();
+    let (used, output) = usage(&answer);
+    assert_eq!(used, prompt, "{answer}");
+    assert!(output == 5 || (output < 5 && answer["choices"][0]["finish_reason"] == "stop"), "{answer}");
+}
+
+/// Streams one answer after the other until the connection breaks.
+async fn stream_until_cut(address: SocketAddr, name: String) -> Vec<Seen> {
+    let mut all = Vec::new();
+    for number in 0.. {
+        let mut seen = Seen { id: format!("{name}-{number}"), pieces: Vec::new(), done: false };
+        let finished = stream(address, &mut seen, number).await.is_some();
+        all.push(seen);
+        if !finished {
+            break;
+        }
+    }
+    all
+}
+
+/// `None` where the connection breaks.
+async fn stream(address: SocketAddr, seen: &mut Seen, number: u64) -> Option<()> {
+    let io = TokioIo::new(TcpStream::connect(address).await.ok()?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.ok()?;
+    tokio::spawn(connection);
+    let body = json!({ "model": "tiny", "prompt": format!("{} {number}", seen.id), "max_tokens": 20 + number % 3 * 80, "stream": true, "return_token_ids": true });
+    let request = Request::post("/v1/completions").header("host", "test").header("authorization", format!("Bearer {KEY}"));
+    let request = request.header("content-type", "application/json").header("x-request-id", &seen.id);
+    let mut body = sender.send_request(request.body(Full::new(Bytes::from(body.to_string()))).ok()?).await.ok()?.into_body();
+    let mut buffer = String::new();
+    while let Some(frame) = body.frame().await {
+        buffer.push_str(std::str::from_utf8(frame.ok()?.data_ref()?).ok()?);
+        while let Some((event, rest)) = buffer.split_once("\n\n") {
+            let data = event.strip_prefix("data: ").unwrap_or("{}").to_owned();
+            buffer = rest.to_owned();
+            if data == "[DONE]" {
+                seen.done = true;
+                return Some(());
+            }
+            let chunk: Value = serde_json::from_str(&data).expect("chunks are JSON");
+            let ids = chunk["choices"][0]["token_ids"].as_array().map_or(0, Vec::len) as i64;
+            seen.pieces.push((Instant::now(), ids));
+        }
+    }
+    None
+}
+
+// === impl Seen ===
+
+impl Seen {
+    /// Token ids that came, and those of them that came well before `killed`.
+    fn tokens(&self, killed: Instant) -> (i64, i64) {
+        let sum = |pieces: &mut dyn Iterator<Item = &(Instant, i64)>| pieces.map(|(_, ids)| ids).sum();
+        let before = killed.checked_sub(BEHIND).unwrap_or(killed);
+        (sum(&mut self.pieces.iter()), sum(&mut self.pieces.iter().filter(|(at, _)| *at < before)))
+    }
+}
