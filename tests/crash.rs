@@ -17,7 +17,7 @@ use support::server::KEY;
 use support::tenants::{Place, query, rows, usage};
 use tokio::net::TcpStream;
 
-/// Kills of one run; thirty were tried, each takes about two seconds.
+/// Kills of one run; each takes about two seconds, so a usual run does few. The full loop of thirty is still to be run.
 const KILLS: u64 = 4;
 const CLIENTS: usize = 8;
 /// The journal is a quarter of a second behind, and a commit and a busy machine are on top.

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 const QUOTA: i64 = 10_000;
 const CLIENTS: usize = 200;
 
-/// Complete figures need twenty runs; each takes seconds, so a usual run does fewer.
+/// Runs; each takes seconds, so a usual run does few. The full loop of twenty is still to be run.
 const RUNS: usize = 2;
 
 /// What the clients of one run counted themselves.
