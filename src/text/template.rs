@@ -98,9 +98,9 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 /// The time now (UTC) in C's `strftime` format.
 fn strftime(clock: &Clock, format: &str) -> Result<String, Error> {
     let failed = |why: String| Error::new(ErrorKind::InvalidOperation, format!("strftime_now({format:?}): {why}"));
-    let items = time::format_description::parse_strftime_borrowed(format).map_err(|error| failed(error.to_string()))?;
-    let now = time::OffsetDateTime::UNIX_EPOCH + clock.unix();
-    now.format(&items).map_err(|error| failed(error.to_string()))
+    let since = jiff::SignedDuration::try_from(clock.unix()).map_err(|error| failed(error.to_string()))?;
+    let now = jiff::Timestamp::from_duration(since).map_err(|error| failed(error.to_string()))?;
+    jiff::fmt::strtime::format(format, now).map_err(|error| failed(error.to_string()))
 }
 
 /// Python's `json.dumps(value, ensure_ascii=False, indent=indent)`: a space behind separators, nothing escaped for HTML.
