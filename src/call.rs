@@ -2,6 +2,7 @@
 //! noted on the way (`Record`) and what must be given back at its end (`Lease`).
 
 mod error;
+mod peer;
 mod record;
 mod reply;
 
@@ -9,6 +10,7 @@ use crate::config;
 use std::sync::Arc;
 
 pub use error::{Error, Limited};
+pub use peer::{Certificate, Peer};
 pub use record::{Fields, Level, Record};
 pub use reply::{Lease, Outcome, Release, Reply};
 

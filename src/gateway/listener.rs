@@ -1,5 +1,6 @@
 //! Ports: TCP, HTTP/1.1 and HTTP/2, one current-thread runtime per thread, each with its own listener.
 
+use crate::call::Peer;
 use bytes::Bytes;
 use http::{Request, Response};
 use hyper::body::Incoming;
@@ -77,7 +78,7 @@ impl Port {
     /// There are no listeners, or a thread or its runtime can't be made.
     pub fn open<F, A, B>(name: &str, listeners: Vec<TcpListener>, answer: F, drain: Duration) -> io::Result<Self>
     where
-        F: Fn(Request<Incoming>, SocketAddr) -> A + Clone + Send + 'static,
+        F: Fn(Request<Incoming>, Peer) -> A + Clone + Send + 'static,
         A: Future<Output = Response<B>> + Send + 'static,
         B: http_body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
     {
@@ -129,7 +130,7 @@ fn adopt(runtime: &Runtime, listener: TcpListener) -> io::Result<tokio::net::Tcp
 
 async fn serve<F, A, B>(listener: tokio::net::TcpListener, answer: F, mut stopped: watch::Receiver<bool>, drain: Duration)
 where
-    F: Fn(Request<Incoming>, SocketAddr) -> A + Clone + Send + 'static,
+    F: Fn(Request<Incoming>, Peer) -> A + Clone + Send + 'static,
     A: Future<Output = Response<B>> + Send + 'static,
     B: http_body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
 {
@@ -155,7 +156,7 @@ where
         }
         let answer = answer.clone();
         let service = service_fn(move |http| {
-            let answer = answer(http, peer);
+            let answer = answer(http, Peer::from(peer));
             async move { Ok::<_, Infallible>(answer.await) }
         });
         let connection = open.watch(server.serve_connection(TokioIo::new(stream), service).into_owned());

@@ -6,7 +6,7 @@ use super::prepare::{Catalog, Served};
 use super::respond::{self, Look, Respond};
 use super::translate::Translate;
 use crate::backend::{Backend, State};
-use crate::call::{Error, Record};
+use crate::call::{Error, Peer, Record};
 use crate::clock::Clock;
 use crate::config::{Config, Name};
 use crate::layer::trace::{self, Watch, Watched};
@@ -18,7 +18,6 @@ use http::{HeaderMap, Method, Request, Response, header};
 use http_body::Body as _;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use tower::util::BoxCloneSyncService;
 use tower::{Service, ServiceBuilder};
@@ -79,7 +78,7 @@ impl Stack {
     }
 
     /// Answers one request. Health, unknown paths and wrong methods are answered here, before authentication.
-    pub async fn answer(&self, http: Request<hyper::body::Incoming>, peer: SocketAddr, draining: bool) -> Response<Watched<Body>> {
+    pub async fn answer(&self, http: Request<hyper::body::Incoming>, peer: Peer, draining: bool) -> Response<Watched<Body>> {
         let record = trace::record(http.headers(), &self.clock, self.config.version);
         let is_head = http.method() == Method::HEAD;
         let endpoint = check_headers(http.headers()).and_then(|()| Endpoint::find(http.method(), http.uri().path()));

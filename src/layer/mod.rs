@@ -6,9 +6,8 @@ pub mod limit;
 pub mod meter;
 pub mod trace;
 
-use crate::call::Record;
+use crate::call::{Peer, Record};
 use crate::tenant::Holder;
-use std::net::SocketAddr;
 
 pub use authenticate::Authenticate;
 pub use limit::Limit;
@@ -20,7 +19,7 @@ pub struct Incoming<B> {
     /// The request.
     pub http: http::Request<B>,
     /// Where it came from.
-    pub peer: SocketAddr,
+    pub peer: Peer,
     /// Its notes.
     pub record: Record,
     /// Who sent it; set by [`Authenticate`].

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a test may stop at a surprise")]
 
 use super::*;
-use crate::call::{Call, Error, Event, Finish, Outcome, Prompt, Reply, Sampling, Task, Usage};
+use crate::call::{Call, Error, Event, Finish, Outcome, Peer, Prompt, Reply, Sampling, Task, Usage};
 use crate::clock::Clock;
 use crate::config::{Amount, Config, Key, Ledger, Limit as Most, Limits, Model, Per, Quota, Store, Tenant, Zone};
 use crate::metrics::Metrics;
@@ -30,7 +30,7 @@ fn incoming<B: Default>(headers: &[(&str, &str)]) -> Incoming<B> {
         http.headers_mut().append(http::HeaderName::from_bytes(name.as_bytes()).unwrap(), value.parse().unwrap());
     }
     let record = trace::record(http.headers(), &Clock::system(), 1);
-    Incoming { http, peer: ([127, 0, 0, 1], 1).into(), record, holder: None }
+    Incoming { http, peer: Peer::from(std::net::SocketAddr::from(([127, 0, 0, 1], 1))), record, holder: None }
 }
 
 fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {

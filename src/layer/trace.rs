@@ -1,7 +1,7 @@
 //! One request from its head to the last byte of its answer: its record, its log line and its metrics.
 
 use super::Incoming;
-use crate::call::{Outcome, Record};
+use crate::call::{Outcome, Peer, Record};
 use crate::clock::Clock;
 use crate::config::Name;
 use crate::metrics::{Metrics, Served, UNKNOWN};
@@ -11,7 +11,6 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -28,7 +27,7 @@ pub struct Trace<S> {
 /// Logs and counts one request when it is dropped: at the end of its answer, or when its client hangs up before.
 pub struct Watch {
     record: Record,
-    peer: SocketAddr,
+    peer: Peer,
     metrics: Metrics,
     clock: Clock,
     status: u16,
@@ -83,7 +82,7 @@ where
     }
 
     fn call(&mut self, incoming: Incoming<B>) -> Self::Future {
-        let watch = Watch::new(incoming.record.clone(), incoming.peer, self.metrics.clone(), self.clock.clone());
+        let watch = Watch::new(incoming.record.clone(), incoming.peer.clone(), self.metrics.clone(), self.clock.clone());
         let below = self.inner.call(incoming);
         Box::pin(async move { Ok(watch.over(below.await?)) })
     }
@@ -93,7 +92,7 @@ where
 
 impl Watch {
     /// A watch over the request of this record.
-    pub fn new(record: Record, peer: SocketAddr, metrics: Metrics, clock: Clock) -> Self {
+    pub fn new(record: Record, peer: Peer, metrics: Metrics, clock: Clock) -> Self {
         Self { record, peer, metrics, clock, status: CLIENT_GONE }
     }
 
@@ -113,7 +112,7 @@ impl Drop for Watch {
         tracing::info!(
             target: "request",
             id = notes.id,
-            peer = %self.peer.ip(),
+            peer = %self.peer,
             tenant = shown(&notes.tenant),
             key = shown(&notes.key),
             model = shown(&notes.model),
