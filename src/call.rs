@@ -28,8 +28,8 @@ pub struct Call {
     pub record: Record,
     /// Who asks.
     pub tenant: Arc<config::Tenant>,
-    /// By which key: an index into the tenant's `keys`.
-    pub key: usize,
+    /// By which key.
+    pub key: Arc<config::Key>,
     /// What is asked for, by its configured name.
     pub model: Arc<config::Model>,
     /// What is to be done with the prompts.

@@ -46,7 +46,7 @@ where
         {
             let mut notes = incoming.record.lock();
             notes.tenant = Some(holder.tenant.name.clone());
-            notes.key = holder.tenant.keys.get(holder.key).map(|key| key.name.clone());
+            notes.key = Some(holder.key.name.clone());
         }
         incoming.holder = Some(holder);
         Either::Right(self.inner.call(incoming))

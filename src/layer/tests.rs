@@ -47,8 +47,8 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
     let sampling = Sampling { n: 1, max_tokens: 9, temperature: 1.0, top_p: 1.0, seed: 0, stop: Vec::new() };
     Call {
         record,
+        key: Arc::new(tenant.keys[0].clone()),
         tenant,
-        key: 0,
         model: Arc::new(model),
         task: Task::Generate,
         messages: Arc::default(),

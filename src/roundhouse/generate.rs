@@ -82,7 +82,7 @@ pub fn generate(
     let call = Call {
         record: Record::new("generate".into(), clock.now(), config.version),
         tenant: Arc::new(config::Tenant::new(Name::from("local"))),
-        key: 0,
+        key: Arc::new(config::Key::new(Name::from("local"), [0; 32])),
         model: model.clone(),
         task: Task::Generate,
         messages: Arc::new([]),

@@ -48,7 +48,7 @@ fn call() -> Call {
     Call {
         record: Record::new("req_1".into(), Instant::now(), 1),
         tenant: Arc::new(Tenant::new("acme".into())),
-        key: 0,
+        key: Arc::new(crate::config::Key::new("ci".into(), [0; 32])),
         model: Arc::new(model),
         task: Task::Generate,
         messages: Arc::default(),

@@ -7,7 +7,7 @@ use super::subject::{Asker, Subject};
 use super::window::Counted;
 use crate::call::{Call, Error, Outcome, Release, Usage};
 use crate::clock::Clock;
-use crate::config::{Config, Model, OnStoreLoss, Quota, Store, Tenant};
+use crate::config::{Config, Key, Model, OnStoreLoss, Quota, Store, Tenant};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -47,7 +47,7 @@ pub struct Reservation {
 /// The parts of a call that its reservation was made for; a reload in between doesn't change them.
 struct Asked {
     tenant: Arc<Tenant>,
-    key: usize,
+    key: Arc<Key>,
     model: Arc<Model>,
     prompt: u64,
     choices: u64,
@@ -102,7 +102,7 @@ impl Accounts {
             seq: self.next.fetch_add(1, Ordering::Relaxed),
             at: held.at,
             tenant: asked.tenant.name.clone(),
-            key: asked.tenant.keys.get(asked.key).map(|key| key.name.clone()),
+            key: Some(asked.key.name.clone()),
             model: asked.model.name.clone(),
             prices: asked.model.prices.unwrap_or_default(),
             record: call.record.clone(),
@@ -138,7 +138,7 @@ impl Asked {
     fn new(call: &Call) -> Self {
         Self {
             tenant: call.tenant.clone(),
-            key: call.key,
+            key: call.key.clone(),
             model: call.model.clone(),
             prompt: call.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum(),
             choices: call.prompts.len() as u64 * u64::from(call.sampling.n),
@@ -147,7 +147,7 @@ impl Asked {
     }
 
     fn need(&self) -> Need<'_> {
-        let asker = Asker { tenant: &self.tenant, key: self.key, model: &self.model };
+        let asker = Asker { tenant: &self.tenant, key: &self.key, model: &self.model };
         Need { asker, prompt: self.prompt, choices: self.choices, max_tokens: self.max_tokens }
     }
 }

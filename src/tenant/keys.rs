@@ -1,6 +1,6 @@
 //! API keys: found by the hash of their secret, made from the system's randomness.
 
-use crate::config::{Config, Secret, Tenant};
+use crate::config::{Config, Key, Secret, Tenant};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ pub struct Keys(HashMap<[u8; 32], Holder>);
 pub struct Holder {
     /// The tenant.
     pub tenant: Arc<Tenant>,
-    /// The key's index in `tenant.keys`.
-    pub key: usize,
+    /// The key, with its own limits.
+    pub key: Arc<Key>,
 }
 
 /// A key nobody has yet.
@@ -37,9 +37,10 @@ pub struct NewKey {
 impl Keys {
     /// The keys of all tenants.
     pub fn new(config: &Config) -> Self {
-        let holders = config.tenants.values().flat_map(|tenant| {
-            tenant.keys.iter().enumerate().map(|(key, configured)| (configured.hash, Holder { tenant: tenant.clone(), key }))
-        });
+        let holders = config
+            .tenants
+            .values()
+            .flat_map(|tenant| tenant.keys.iter().map(|key| (key.hash, Holder { tenant: tenant.clone(), key: Arc::new(key.clone()) })));
         Self(holders.collect())
     }
 
@@ -73,7 +74,6 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
     use super::*;
-    use crate::config::Key;
     use std::collections::{BTreeMap, BTreeSet};
 
     fn tenant(name: &str, secrets: &[&str]) -> Arc<Tenant> {
@@ -86,10 +86,10 @@ mod tests {
         let tenants = [tenant("acme", &["one", "two"]), tenant("other", &["three"]), tenant("keyless", &[])];
         let tenants: BTreeMap<_, _> = tenants.into_iter().map(|tenant| (tenant.name.clone(), tenant)).collect();
         let keys = Keys::new(&Config { tenants, ..Config::default() });
-        let found = |secret| keys.find(secret).map(|holder| (holder.tenant.name.to_string(), holder.key));
-        assert_eq!(found("one"), Some(("acme".to_owned(), 0)));
-        assert_eq!(found("two"), Some(("acme".to_owned(), 1)));
-        assert_eq!(found("three"), Some(("other".to_owned(), 0)));
+        let found = |secret| keys.find(secret).map(|holder| (holder.tenant.name.to_string(), holder.key.name.to_string()));
+        assert_eq!(found("one"), Some(("acme".to_owned(), "one".to_owned())));
+        assert_eq!(found("two"), Some(("acme".to_owned(), "two".to_owned())));
+        assert_eq!(found("three"), Some(("other".to_owned(), "three".to_owned())));
         for wrong in ["", "On", "one ", "one\0", "four"] {
             assert_eq!(found(wrong), None, "{wrong:?}");
         }

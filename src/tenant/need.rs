@@ -76,7 +76,7 @@ impl Need<'_> {
 
     /// The counters among these that count it.
     pub(super) fn windows<'w>(&self, windows: &'w mut [Window]) -> impl Iterator<Item = &'w mut Window> {
-        let (key, model) = (self.asker.key_name(), &self.asker.model.name);
+        let (key, model) = (Some(&self.asker.key.name), &self.asker.model.name);
         windows.iter_mut().filter(move |window| window.of.subject.counts(key, model))
     }
 

@@ -1,6 +1,6 @@
 //! Whom a limit or quota counts, and which of them a call falls under.
 
-use crate::config::{Limit, Model, Name, Quota, Tenant};
+use crate::config::{Key, Limit, Model, Name, Quota, Tenant};
 use std::fmt;
 
 /// Whom a limit or quota of one tenant counts.
@@ -16,8 +16,7 @@ pub(super) struct Subject {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asker<'a> {
     pub(super) tenant: &'a Tenant,
-    /// Index into the tenant's keys.
-    pub(super) key: usize,
+    pub(super) key: &'a Key,
     pub(super) model: &'a Model,
 }
 
@@ -53,16 +52,10 @@ impl fmt::Display for Subject {
 // === impl Asker ===
 
 impl<'a> Asker<'a> {
-    /// The name of the key.
-    pub(super) fn key_name(self) -> Option<&'a Name> {
-        self.tenant.keys.get(self.key).map(|key| &key.name)
-    }
-
     /// The limits it falls under, the key's before the tenant's: a key at its limit never touches what others share.
     pub(super) fn limits(self) -> impl Iterator<Item = (Subject, &'a Limit)> + use<'a> {
-        let key = self.tenant.keys.get(self.key);
-        let own = key.map(|key| (Some(&key.name), &key.limits));
-        own.into_iter().chain([(None, &self.tenant.limits)]).flat_map(move |(key, limits)| {
+        let own = (Some(&self.key.name), &self.key.limits);
+        [own, (None, &self.tenant.limits)].into_iter().flat_map(move |(key, limits)| {
             let one = limits.models.get_key_value(&self.model.name);
             let one = one.map(|(model, limit)| (Subject { key: key.cloned(), model: Some(model.clone()) }, limit));
             one.into_iter().chain([(Subject { key: key.cloned(), model: None }, &limits.all)])
@@ -71,8 +64,7 @@ impl<'a> Asker<'a> {
 
     /// The quotas it falls under, the key's before the tenant's.
     pub(super) fn quotas(self) -> impl Iterator<Item = (Subject, &'a Quota)> + use<'a> {
-        let key = self.tenant.keys.get(self.key);
-        let of_key = key.into_iter().flat_map(|key| key.quotas.iter().map(move |quota| (Some(&key.name), quota)));
+        let of_key = self.key.quotas.iter().map(move |quota| (Some(&self.key.name), quota));
         let of_all = self.tenant.quotas.iter().map(|quota| (None, quota));
         let mine = of_key.chain(of_all).filter(move |(_, quota)| quota.model.as_ref().is_none_or(|model| *model == self.model.name));
         mine.map(|(key, quota)| (Subject { key: key.cloned(), model: quota.model.clone() }, quota))

@@ -18,12 +18,12 @@ struct Asked(RequestLimits);
 impl Asked {
     fn take(&self, tenant: &Tenant, key: usize) -> Result<(Taken, Option<Level>), Error> {
         let model = model();
-        self.0.take(Asker { tenant, key, model: &model })
+        self.0.take(Asker { tenant, key: &tenant.keys[key], model: &model })
     }
 
     fn level(&self, tenant: &Tenant, key: usize) -> Option<Level> {
         let model = model();
-        self.0.level(Asker { tenant, key, model: &model })
+        self.0.level(Asker { tenant, key: &tenant.keys[key], model: &model })
     }
 }
 
@@ -140,12 +140,12 @@ fn only_a_request_refused_before_any_work_is_given_back() {
 #[test]
 fn what_was_used_survives_a_new_limit() {
     let (limits, hand) = limits();
-    let _kept: Vec<_> = (0..10).map(|_| limits.take(&tenant(Some(10), &[]), 0).unwrap()).collect();
-    let raised = tenant(Some(20), &[]);
+    let _kept: Vec<_> = (0..10).map(|_| limits.take(&tenant(Some(10), &[None]), 0).unwrap()).collect();
+    let raised = tenant(Some(20), &[None]);
     assert!(limits.take(&raised, 0).is_err(), "a fully used minute stays fully used");
     hand.advance(MINUTE / 2);
     assert_eq!(limits.level(&raised, 0).map(|level| level.remaining), Some(10));
-    assert_eq!(limits.level(&tenant(Some(2), &[]), 0).map(|level| level.remaining), Some(1));
+    assert_eq!(limits.level(&tenant(Some(2), &[None]), 0).map(|level| level.remaining), Some(1));
 }
 
 #[test]

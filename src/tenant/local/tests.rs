@@ -21,7 +21,7 @@ fn model() -> Model {
 }
 
 fn need<'a>(tenant: &'a Tenant, model: &'a Model, prompt: u64, choices: u64, max_tokens: u32) -> Need<'a> {
-    Need { asker: Asker { tenant, key: 0, model }, prompt, choices, max_tokens }
+    Need { asker: Asker { tenant, key: &tenant.keys[0], model }, prompt, choices, max_tokens }
 }
 
 fn local() -> (Local, Hand) {
