@@ -4,7 +4,8 @@
 mod support;
 
 use roundhouse::config::Shard;
-use roundhouse::engine::{Engine, Salt, Sampling, SeqId, Settings, Stepped, Submission};
+use roundhouse::config::{Class, Name};
+use roundhouse::engine::{Engine, Party, Salt, Sampling, SeqId, Settings, Stepped, Submission};
 use roundhouse::model::load;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -66,6 +67,7 @@ impl Bench {
                 max_tokens: TOKENS,
                 sampling: Sampling { temperature, top_p, seed: 1234 + request.prompt as u64, choice: 0 },
                 salt: Salt([0; 16]),
+                party: Party { tenant: Name::from("acme"), weight: NonZeroU32::MIN, class: Class::Interactive },
                 arrived: Instant::now(),
             });
         }

@@ -24,5 +24,5 @@ pub use quota::{Amount, Per, Quota, Zone};
 pub use resolved::*;
 pub use secret::Secret;
 pub use store::{Durability, Ledger, OnStoreLoss, Store};
-pub use tenant::{Key, Limit, Limits, Tenant};
+pub use tenant::{Class, Key, Limit, Limits, Tenant};
 pub use weights::{Weights, WeightsError};

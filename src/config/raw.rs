@@ -4,7 +4,7 @@ use super::money::Decimal;
 use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
 use super::store::StoreUrl;
 use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads};
-use super::{Durability, Name, OnStoreLoss, Per, Weights};
+use super::{Class, Durability, Name, OnStoreLoss, Per, Weights};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -106,6 +106,8 @@ pub(super) struct Sampling {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Tenant {
+    pub(super) weight: Given<NonZeroU32>,
+    pub(super) class: Given<Class>,
     pub(super) models: Option<Vec<Spanned<Name>>>,
     pub(super) limits: Limits,
     pub(super) quota: Vec<Spanned<Quota>>,

@@ -2,14 +2,19 @@
 
 use super::resolved::hex;
 use super::{Name, Quota};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// A team with its keys and limits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Tenant {
     /// Its name.
     pub name: Name,
+    /// Its share of a busy shard, relative to other tenants'.
+    pub weight: NonZeroU32,
+    /// How urgent its requests are.
+    pub class: Class,
     /// The models it may use; `None` is all.
     pub models: Option<Vec<Name>>,
     /// Limits on all its keys together.
@@ -20,6 +25,17 @@ pub struct Tenant {
     pub count_cached: bool,
     /// Its keys.
     pub keys: Vec<Key>,
+}
+
+/// How urgent requests are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Class {
+    /// Somebody waits for the answer.
+    #[default]
+    Interactive,
+    /// It may wait until nobody else does, though not for ever.
+    Batch,
 }
 
 /// An API key; only its hash is known.
@@ -64,7 +80,16 @@ pub struct Limit {
 impl Tenant {
     /// A tenant without keys that may do anything.
     pub fn new(name: Name) -> Self {
-        Self { name, models: None, limits: Limits::default(), quotas: Vec::new(), count_cached: true, keys: Vec::new() }
+        Self {
+            name,
+            weight: NonZeroU32::MIN,
+            class: Class::default(),
+            models: None,
+            limits: Limits::default(),
+            quotas: Vec::new(),
+            count_cached: true,
+            keys: Vec::new(),
+        }
     }
 
     /// Whether it may use `model`.

@@ -4,7 +4,7 @@
 //!
 //! 1. `Sequence` (`sequence.rs`): the tokens of one choice and how far they are computed.
 //! 2. `BlockPool` (`pool.rs`, with `chain.rs` and `lru.rs`): who holds which KV block, and which prompt prefixes are cached.
-//! 3. `Scheduler` (`scheduler.rs`): who gets how many tokens of the next step.
+//! 3. `Scheduler` (`scheduler.rs`, with `shares.rs`): who gets how many tokens of the next step.
 //! 4. [`Plan`] and [`Executor`] (`plan.rs`, `executor.rs`): one step's work, and the device that does it. `fake.rs` is a device
 //!    without a model.
 //! 5. [`Engine`] (`step.rs`): plan, launch, collect, commit.
@@ -17,6 +17,7 @@ mod plan;
 mod pool;
 mod scheduler;
 mod sequence;
+mod shares;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -24,6 +25,7 @@ mod tests;
 pub use executor::{DeviceError, Executor, Limits, Sampled, Ticket};
 pub use plan::{Input, Mask, Plan, Row, Start};
 pub use sequence::{Salt, Submission};
+pub use shares::Party;
 pub use step::{Ended, Engine, Live, Settings, Stepped};
 
 /// Names one sequence (one choice of one request) for its whole life; never reused.

@@ -101,6 +101,11 @@ impl BlockPool {
         self.chain.child(parent, tokens)
     }
 
+    /// How many of the first blocks of `tokens` are cached, at most `keys` of them.
+    pub(super) fn cached(&self, keys: &[Key], tokens: &[TokenId]) -> usize {
+        self.find(keys, tokens).len()
+    }
+
     /// A table of `need` blocks whose first ones hold the longest cached prefix of `tokens` (at most `keys` blocks of it), and
     /// how many blocks that prefix has. `None`, with nothing taken, if fewer than `spare` blocks would be left.
     pub(super) fn open(&mut self, keys: &[Key], tokens: &[TokenId], need: usize, spare: usize) -> Option<(BlockTable, usize)> {

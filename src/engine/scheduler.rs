@@ -2,18 +2,21 @@
 
 use super::pool::{BlockPool, Violation};
 use super::sequence::Sequence;
+use super::shares::{Room, Shares, is_overdue, order, prompt_order, victims};
 use super::{Ended, Input, Limits, Mask, Plan, Row, Sampled, SeqId, Settings, Start, Stepped};
 use crate::call::TokenId;
-use std::cmp::Ordering;
 use std::collections::VecDeque;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Holds all sequences and plans steps.
 ///
 /// The rule of a step, under the budget of `Limits::max_batch_tokens`:
 /// 1. every running sequence that misses one position (decode) gets it; one that finds no block preempts the last in order;
-/// 2. running sequences that miss more (prefill) get what is left, in order;
-/// 3. waiting ones are admitted in order, while there is budget and the pool has blocks for all their tokens.
+/// 2. waiting ones are admitted in order, while there is budget for them and the pool has blocks for all their tokens; who has
+///    had less than its share takes slot and blocks from those who hold more than theirs;
+/// 3. all that miss more than one position (prefill) get what is left, in order.
+///
+/// The order is: class, the tenant served least by its weight, the shortest prompt, arrival.
 ///
 /// Neither starves the other: all that run fit in half the budget, so decode always fits and prefill has the other half.
 ///
@@ -24,18 +27,16 @@ pub(super) struct Scheduler {
     limits: Limits,
     stop_tokens: Box<[TokenId]>,
     pool: BlockPool,
-    /// Sequences without blocks, in `order`.
+    /// Sequences without blocks, in `prompt_order` as of the last plan.
     waiting: VecDeque<Sequence>,
-    /// Sequences with blocks, all known to the device, in `order`.
+    /// Sequences with blocks, all known to the device, in `order` as of the last plan.
     running: Vec<Sequence>,
     /// What the device has to forget with the next plan.
     gone: Vec<SeqId>,
+    shares: Shares,
+    /// Running sequences that are in prefill, for one plan; kept for its memory.
+    prompts: Vec<usize>,
     preemptions: u64,
-}
-
-/// Who goes first, everywhere in the engine.
-fn order(a: &Sequence, b: &Sequence) -> Ordering {
-    (a.arrived, a.id).cmp(&(b.arrived, b.id))
 }
 
 // === impl Scheduler ===
@@ -50,6 +51,8 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::new(),
             gone: Vec::new(),
+            shares: Shares::default(),
+            prompts: Vec::new(),
             preemptions: 0,
         }
     }
@@ -74,35 +77,39 @@ impl Scheduler {
         self.preemptions
     }
 
-    /// Queues a sequence at its place.
-    pub(super) fn enqueue(&mut self, sequence: Sequence) {
-        let place = self.waiting.partition_point(|other| order(other, &sequence).is_lt());
-        self.waiting.insert(place, sequence);
+    /// Queues a new sequence.
+    pub(super) fn add(&mut self, sequence: Sequence) {
+        self.shares.enter(&sequence.party);
+        self.waiting.push_back(sequence); // the next plan finds its place
     }
 
     /// Forgets a sequence and gives back its blocks, if it is there.
     pub(super) fn cancel(&mut self, seq: SeqId) {
         if let Some(index) = self.running.iter().position(|sequence| sequence.id == seq) {
-            self.running.remove(index).close(&mut self.pool);
+            let mut sequence = self.running.remove(index);
+            sequence.close(&mut self.pool);
+            self.shares.leave(&sequence.party);
             self.gone.push(seq);
         }
-        if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == seq) {
-            self.waiting.remove(index);
+        let waiting = self.waiting.iter().position(|sequence| sequence.id == seq);
+        if let Some(sequence) = waiting.and_then(|index| self.waiting.remove(index)) {
+            self.shares.leave(&sequence.party);
         }
     }
 
     /// Replaces `plan` by the next step; it has no rows if there is nothing to do. `started` gets what begins to run for the
     /// first time, with its cached prompt tokens.
-    pub(super) fn plan(&mut self, plan: &mut Plan, started: &mut Vec<(SeqId, u32)>) {
+    pub(super) fn plan(&mut self, now: Instant, plan: &mut Plan, started: &mut Vec<(SeqId, u32)>) {
         plan.rows.clear();
         plan.tokens.clear();
         plan.blocks.clear();
         plan.started.clear();
         plan.ended.clear();
         let mut budget = self.limits.max_batch_tokens.max(1) as usize;
+        self.rank(now);
         self.plan_decode(&mut budget);
-        self.plan_prefill(&mut budget);
         self.admit(&mut budget, plan, started);
+        self.plan_prefill(budget);
         for sequence in self.running.iter().filter(|sequence| sequence.planned > 0) {
             push_row(plan, sequence, self.pool.blocks_for(sequence.computed + sequence.planned));
         }
@@ -113,7 +120,7 @@ impl Scheduler {
 
     /// Takes over what the step drew, in the order of its rows, and shares its device time out over them by their tokens.
     pub(super) fn commit(&mut self, sampled: &Sampled, batch_tokens: u32, out: &mut Stepped) {
-        let Self { pool, running, gone, stop_tokens, .. } = self;
+        let Self { pool, running, gone, shares, stop_tokens, .. } = self;
         let mut ids = sampled.ids.iter();
         let mut done = 0;
         running.retain_mut(|sequence| {
@@ -124,6 +131,7 @@ impl Scheduler {
             let share = share(sampled.device_time, done, done + count, batch_tokens as usize);
             done += count;
             sequence.device_time += share;
+            shares.charge(&sequence.party, share);
             out.device_times.push((sequence.id, share));
             sequence.advance(count, pool);
             if sequence.missing() > 0 {
@@ -138,6 +146,7 @@ impl Scheduler {
             if let Some(reason) = end {
                 sequence.close(pool);
                 gone.push(sequence.id);
+                shares.leave(&sequence.party);
                 out.ended.push(Ended { seq: sequence.id, reason, device_time: sequence.device_time });
             }
             end.is_none()
@@ -170,11 +179,15 @@ impl Scheduler {
         }
     }
 
-    /// What is left for prompts that have begun. They have all their blocks.
-    fn plan_prefill(&mut self, budget: &mut usize) {
-        for sequence in self.running.iter_mut().filter(|sequence| sequence.planned == 0) {
-            sequence.planned = sequence.missing().min(*budget);
-            *budget -= sequence.planned;
+    /// What is left for prompts, in their order. They have all their blocks.
+    fn plan_prefill(&mut self, mut budget: usize) {
+        self.prompts.clear();
+        self.prompts.extend((0..self.running.len()).filter(|&index| self.running[index].planned == 0));
+        self.prompts.sort_unstable_by(|&a, &b| prompt_order(&self.running[a], &self.running[b]));
+        for &index in &self.prompts {
+            let sequence = &mut self.running[index];
+            sequence.planned = sequence.missing().min(budget);
+            budget -= sequence.planned;
         }
     }
 
@@ -183,11 +196,7 @@ impl Scheduler {
     fn make_room(&mut self, index: usize) -> bool {
         while !self.running[index].grow(&mut self.pool) {
             let victim = self.running.iter().rposition(|sequence| !sequence.is_protected()).unwrap_or(index);
-            let mut sequence = self.running.remove(victim);
-            sequence.preempt(&mut self.pool);
-            self.preemptions += 1;
-            self.gone.push(sequence.id);
-            self.enqueue(sequence);
+            self.preempt(victim);
             if victim == index {
                 return false;
             }
@@ -195,24 +204,37 @@ impl Scheduler {
         true
     }
 
-    /// Starts waiting sequences. The first one without enough blocks ends it, so that nobody overtakes it for ever; one whose
+    /// Takes blocks and place from running sequence `index`; returns how many positions were planned for it.
+    fn preempt(&mut self, index: usize) -> usize {
+        let mut sequence = self.running.remove(index);
+        let planned = std::mem::take(&mut sequence.planned);
+        sequence.preempt(&mut self.pool);
+        sequence.uncached = 0; // begun once, no newcomer overtakes it
+        self.preemptions += 1;
+        self.gone.push(sequence.id);
+        let place = self.waiting.partition_point(|other| prompt_order(other, &sequence).is_lt());
+        self.waiting.insert(place, sequence);
+        planned
+    }
+
+    /// Starts waiting sequences. The first one that finds no room ends it, so that nobody overtakes it for ever; one whose
     /// prefix another is computing right now waits for that and holds nobody up.
     fn admit(&mut self, budget: &mut usize, plan: &mut Plan, started: &mut Vec<(SeqId, u32)>) {
         let mut index = 0;
-        while index < self.waiting.len() && *budget > 0 && self.running.len() < self.most_running() {
-            let candidate = &mut self.waiting[index];
+        while let Some(candidate) = self.waiting.get(index) {
+            let ahead = self.running.iter().filter(|other| other.planned == 0 && prompt_order(other, candidate).is_lt());
+            if ahead.map(Sequence::missing).sum::<usize>() >= *budget {
+                break;
+            }
             if self.running.iter().any(|other| other.computes_prefix_of(candidate)) {
                 index += 1;
                 continue;
             }
-            // The watermark: each that runs may need one more block before any of them ends.
-            let spare = if self.running.is_empty() { 0 } else { self.running.len() + 1 };
-            if !candidate.open(spare, &mut self.pool) {
+            let Some(mut sequence) = self.waiting.remove(index) else { break };
+            if !self.open(&mut sequence, budget) {
+                self.waiting.insert(index, sequence);
                 break;
             }
-            let Some(mut sequence) = self.waiting.remove(index) else { break };
-            sequence.planned = sequence.missing().min(*budget);
-            *budget -= sequence.planned;
             plan.started.push(Start { seq: sequence.id, sampling: sequence.sampling });
             if sequence.preemptions == 0 {
                 started.push((sequence.id, sequence.computed as u32));
@@ -220,6 +242,45 @@ impl Scheduler {
             let place = self.running.partition_point(|other| order(other, &sequence).is_lt());
             self.running.insert(place, sequence);
         }
+    }
+
+    /// Gives a waiting sequence its blocks, where there is a slot and room for it, or those who hold more than their share
+    /// make some.
+    fn open(&mut self, candidate: &mut Sequence, budget: &mut usize) -> bool {
+        let full = self.running.len() >= self.most_running();
+        if !full && candidate.open(self.watermark(), &mut self.pool) {
+            return true;
+        }
+        let [total, _, cached, free] = self.pool.counts();
+        let blocks = self.pool.blocks_for(candidate.tokens_to_start()) + self.watermark();
+        let need = Room { slots: usize::from(full), blocks: blocks.saturating_sub((cached + free) as usize) };
+        let of = Room { slots: self.most_running(), blocks: total as usize };
+        let most = self.pool.blocks_for(candidate.most_tokens());
+        let Some(mut victims) = victims(candidate, most, &self.running, need, of) else { return false };
+        victims.sort_unstable_by(|a, b| b.cmp(a)); // from the last on, so that places stay true
+        for victim in victims {
+            *budget += self.preempt(victim);
+        }
+        candidate.open(self.watermark(), &mut self.pool)
+    }
+
+    /// Blocks that stay free at an admission: each that runs may need one more before any of them ends.
+    fn watermark(&self) -> usize {
+        if self.running.is_empty() { 0 } else { self.running.len() + 1 }
+    }
+
+    /// Puts everybody in its place for this step.
+    fn rank(&mut self, now: Instant) {
+        let Self { shares, waiting, running, .. } = self;
+        shares.settle();
+        for sequence in running.iter_mut().chain(waiting.iter_mut()) {
+            sequence.rank = shares.rank(sequence, now);
+        }
+        for sequence in waiting.iter_mut().filter(|sequence| is_overdue(sequence, now)) {
+            sequence.uncached = 0;
+        }
+        running.sort_by(order);
+        waiting.make_contiguous().sort_by(prompt_order);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::chain::Key;
 use super::pool::{BlockPool, BlockTable};
+use super::shares::{Party, Rank};
 use super::{Sampling, SeqId};
 use crate::call::{Finish, TokenId};
 use std::time::{Duration, Instant};
@@ -23,7 +24,9 @@ pub struct Submission {
     pub sampling: Sampling,
     /// Whose cached prefixes it may use.
     pub salt: Salt,
-    /// When its request came; who came first goes first.
+    /// Who is charged for it.
+    pub party: Party,
+    /// When its request came.
     pub arrived: Instant,
 }
 
@@ -52,6 +55,11 @@ pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) sampling: Sampling,
     pub(super) arrived: Instant,
+    pub(super) party: Party,
+    /// Its place by its party, as of the last plan.
+    pub(super) rank: Rank,
+    /// Tokens of its prompt that were not cached when it came; 0 once it's overdue.
+    pub(super) uncached: usize,
     /// Prompt, then output.
     pub(super) tokens: Vec<TokenId>,
     /// Positions whose K/V are in the cache.
@@ -69,6 +77,8 @@ pub(super) struct Sequence {
     pub(super) planned: usize,
     /// Whether its last token was drawn by its last row, so that the device still has it.
     pub(super) sampled: bool,
+    /// Whether the device has heard of it: false in the plan that starts it.
+    pub(super) on_device: bool,
     /// How often it was preempted.
     pub(super) preemptions: u32,
     /// Its share of the device's busy time.
@@ -80,7 +90,7 @@ pub(super) struct Sequence {
 impl Sequence {
     /// A waiting sequence; `None` if there is nothing to compute or no room for a token within `most` tokens.
     pub(super) fn new(submission: Submission, most: usize, pool: &BlockPool) -> Option<Self> {
-        let Submission { seq, prompt, max_tokens, sampling, salt, arrived } = submission;
+        let Submission { seq, prompt, max_tokens, sampling, salt, party, arrived } = submission;
         let limit = prompt.len().saturating_add(max_tokens as usize).min(most);
         if prompt.is_empty() || prompt.len() >= limit {
             return None;
@@ -89,6 +99,9 @@ impl Sequence {
             id: seq,
             sampling,
             arrived,
+            party,
+            rank: Rank::default(),
+            uncached: 0,
             tokens: prompt.into_vec(),
             computed: 0,
             limit,
@@ -98,10 +111,12 @@ impl Sequence {
             indexed: 0,
             planned: 0,
             sampled: false,
+            on_device: false,
             preemptions: 0,
             device_time: Duration::ZERO,
         };
         sequence.extend_keys(sequence.hittable(pool), pool);
+        sequence.uncached = sequence.tokens.len() - pool.cached(&sequence.keys, &sequence.tokens) * pool.block_tokens();
         Some(sequence)
     }
 
@@ -116,9 +131,13 @@ impl Sequence {
     }
 
     /// How many tokens it needs blocks for to start: all it has, or all it will ever have where it can't be preempted again.
-    /// K/V of the very last token are never needed.
     pub(super) fn tokens_to_start(&self) -> usize {
-        if self.is_protected() { self.limit - 1 } else { self.tokens.len() }
+        if self.is_protected() { self.most_tokens() } else { self.tokens.len() }
+    }
+
+    /// How many tokens it will ever need blocks for. K/V of the very last token are never needed.
+    pub(super) fn most_tokens(&self) -> usize {
+        self.limit - 1
     }
 
     /// Tries to start it with `spare` blocks left over: true if it has its blocks now, the longest cached prefix among them.
@@ -143,6 +162,7 @@ impl Sequence {
         self.computed = 0;
         self.indexed = 0;
         self.sampled = false;
+        self.on_device = false;
         self.preemptions += 1;
         self.extend_keys(self.hittable(pool), pool);
     }
@@ -160,6 +180,7 @@ impl Sequence {
     /// Its next `count` positions are computed; blocks that are full now become findable.
     pub(super) fn advance(&mut self, count: usize, pool: &mut BlockPool) {
         self.computed += count;
+        self.on_device = true;
         let size = pool.block_tokens();
         self.extend_keys(self.computed / size, pool);
         for block in self.indexed..self.computed / size {

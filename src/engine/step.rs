@@ -68,7 +68,7 @@ pub struct Live {
     pub waiting: u32,
     /// Tokens that are known and not computed: what a newcomer has before it.
     pub waiting_tokens: u64,
-    /// How long the first in the queue had been there when the last step began.
+    /// How long the oldest in the queue had been there when the last step began.
     pub oldest_wait: Duration,
     /// KV blocks in total.
     pub blocks_total: u32,
@@ -107,7 +107,7 @@ impl Engine {
     pub fn submit(&mut self, submission: Submission) {
         let seq = submission.seq;
         match Sequence::new(submission, self.most_tokens, self.scheduler.pool()) {
-            Some(sequence) => self.scheduler.enqueue(sequence),
+            Some(sequence) => self.scheduler.add(sequence),
             None => self.no_room.push(seq),
         }
     }
@@ -127,7 +127,7 @@ impl Engine {
         out.clear();
         self.stepped_at = Some(now);
         out.ended.extend(self.no_room.drain(..).map(|seq| Ended { seq, reason: Finish::Length, device_time: Duration::ZERO }));
-        self.scheduler.plan(&mut self.plan, &mut out.started);
+        self.scheduler.plan(now, &mut self.plan, &mut out.started);
         if self.plan.rows.is_empty() {
             return Ok(());
         }
@@ -149,7 +149,7 @@ impl Engine {
             running: running.len() as u32,
             waiting: waiting.len() as u32,
             waiting_tokens: running.iter().chain(waiting).map(|sequence| sequence.missing() as u64).sum(),
-            oldest_wait: match (self.stepped_at, waiting.front()) {
+            oldest_wait: match (self.stepped_at, waiting.iter().min_by_key(|sequence| sequence.arrived)) {
                 (Some(now), Some(first)) => now.saturating_duration_since(first.arrived),
                 _ => Duration::ZERO,
             },

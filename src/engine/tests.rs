@@ -4,11 +4,14 @@
 use super::fake::{Cost, Fake};
 use super::*;
 use crate::call::{Finish, TokenId};
+use crate::config::Class;
 use proptest::prelude::*;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+
+mod fairness;
 
 /// Above the fake's hashed tokens, so that nothing stops by chance unless a test wants it.
 const STOP: TokenId = 256;
@@ -32,6 +35,8 @@ struct Bench {
     busy: Duration,
     shares: BTreeMap<SeqId, Duration>,
     epoch: Instant,
+    /// What time it is, after the epoch.
+    now: Duration,
     stepped: Stepped,
 }
 
@@ -57,18 +62,23 @@ impl Bench {
             busy: Duration::ZERO,
             shares: BTreeMap::new(),
             epoch: Instant::now(),
+            now: Duration::ZERO,
             stepped: Stepped::default(),
         }
     }
 
     /// Submits `ask` as sequence `seq`; arrivals are in the order of `seq`.
     fn submit(&mut self, seq: u64, ask: &Ask) {
-        let Ask { prompt, max_tokens, temperature, choice, salt } = ask.clone();
-        let sampling = Sampling { temperature, top_p: 1.0, seed: 42, choice };
-        let arrived = self.epoch + Duration::from_millis(seq);
+        let Ask { prompt, max_tokens, temperature, choice, salt, party } = ask.clone();
+        let sampling = Self::sampling(temperature, choice);
+        let arrived = self.epoch + self.now + Duration::from_millis(seq);
         let (seq, salt) = (SeqId(seq), Salt([salt; 16]));
-        self.engine.submit(Submission { seq, prompt: prompt.into(), max_tokens, sampling, salt, arrived });
+        self.engine.submit(Submission { seq, prompt: prompt.into(), max_tokens, sampling, salt, party, arrived });
         self.answers.insert(seq, Answer::default());
+    }
+
+    fn sampling(temperature: f32, choice: u32) -> Sampling {
+        Sampling { temperature, top_p: 1.0, seed: 42, choice }
     }
 
     fn cancel(&mut self, seq: u64) {
@@ -78,7 +88,7 @@ impl Bench {
 
     /// One step; returns what it did.
     fn step(&mut self) -> &Stepped {
-        self.engine.step(self.epoch, &mut self.stepped).unwrap();
+        self.engine.step(self.epoch + self.now, &mut self.stepped).unwrap();
         let stepped = &self.stepped;
         for (seq, cached) in &stepped.started {
             self.answers.get_mut(seq).expect("only who was asked for starts").cached = *cached;
@@ -139,11 +149,19 @@ struct Ask {
     temperature: f32,
     choice: u32,
     salt: u8,
+    party: Party,
 }
 
 impl Ask {
     fn new(prompt: impl IntoIterator<Item = TokenId>, max_tokens: u32) -> Self {
-        Self { prompt: prompt.into_iter().collect(), max_tokens, temperature: 0.0, choice: 0, salt: 0 }
+        Self {
+            prompt: prompt.into_iter().collect(),
+            max_tokens,
+            temperature: 0.0,
+            choice: 0,
+            salt: 0,
+            party: party_of("acme", 1, Class::Interactive),
+        }
     }
 
     /// Tokens and reason of this alone on a roomy engine with an empty cache.
@@ -156,6 +174,10 @@ impl Ask {
         bench.finish();
         (bench.answer(0).tokens.clone(), bench.answer(0).reason)
     }
+}
+
+fn party_of(tenant: &str, weight: u32, class: Class) -> Party {
+    Party { tenant: tenant.into(), weight: weight.try_into().unwrap(), class }
 }
 
 fn prompt(seed: u32, len: u32) -> Vec<TokenId> {
@@ -231,13 +253,15 @@ struct Visit {
 
 fn visits(most: u32) -> impl Strategy<Value = Vec<Visit>> {
     // Prompts over two tokens, so that many begin alike.
-    let ask = (prop::collection::vec(1..3u32, 1..most as usize), 1..40u32, any::<bool>(), 0..2u32, 0..2u8);
+    let party = (prop::sample::select(vec!["a", "b", "c"]), 1..5u32, prop::sample::select(vec![Class::Interactive, Class::Batch]));
+    let party = party.prop_map(|(tenant, weight, class)| party_of(tenant, weight, class));
+    let ask = (prop::collection::vec(1..3u32, 1..most as usize), 1..40u32, any::<bool>(), 0..2u32, 0..2u8, party);
     let visit = (ask, 0..40usize, prop::option::weighted(0.2, 0..40usize)).prop_map(
-        move |((mut prompt, max_tokens, seeded, choice, salt), submitted, cancelled)| {
+        move |((mut prompt, max_tokens, seeded, choice, salt, party), submitted, cancelled)| {
             let half = prompt.len() / 2;
             prompt[..half].fill(1);
             let max_tokens = max_tokens.min(most - prompt.len() as u32);
-            let ask = Ask { prompt, max_tokens, temperature: if seeded { 1.0 } else { 0.0 }, choice, salt };
+            let ask = Ask { prompt, max_tokens, temperature: if seeded { 1.0 } else { 0.0 }, choice, salt, party };
             Visit { ask, submitted, cancelled: cancelled.map(|after| submitted + after) }
         },
     );
@@ -410,7 +434,12 @@ fn a_request_larger_than_what_is_free_waits_and_then_runs() {
     bench.submit(2, &Ask::new(prompt(2, 1), 1));
     bench.step();
     let live = bench.engine.live();
-    assert_eq!((live.running, live.waiting, live.preemptions), (1, 2, 0), "nobody overtakes the large one for ever");
+    assert_eq!((live.running, live.waiting, live.preemptions), (1, 1, 0), "a short one may overtake the large one");
+    bench.now = Duration::from_secs(3);
+    bench.submit(3, &Ask::new(prompt(3, 1), 1));
+    bench.step();
+    let live = bench.engine.live();
+    assert_eq!((live.running, live.waiting, live.preemptions), (1, 2, 0), "but not for ever");
     bench.finish();
     assert_eq!(bench.answer(1).tokens.len(), 8);
 }
@@ -537,8 +566,8 @@ fn a_prompt_that_waits_for_a_prefix_goes_on_when_the_one_computing_it_is_gone() 
     bench.submit(2, &Ask::new(prompt(2, 10), 4));
     bench.step();
     bench.step();
-    assert_eq!(bench.engine.live().waiting, 2);
+    assert_eq!(bench.engine.live().waiting, 1);
     bench.cancel(0);
     bench.finish();
-    assert_eq!(bench.answer(1).cached, 64, "what was computed before stays");
+    assert_eq!(bench.answer(1).cached, 48, "what was computed before stays");
 }

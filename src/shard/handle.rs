@@ -7,7 +7,7 @@ use crate::backend::{Backend, Offer, State};
 use crate::call::{Call, Error, Prompt, Reply};
 use crate::clock::Clock;
 use crate::config::{Name, SharePrefixes};
-use crate::engine::{self, DeviceError, Executor, Limits, Salt, SeqId, Settings, Submission};
+use crate::engine::{self, DeviceError, Executor, Limits, Party, Salt, SeqId, Settings, Submission};
 use crate::metrics::ShardMetrics;
 use crate::text::Text;
 use futures_util::future::BoxFuture;
@@ -131,6 +131,7 @@ impl Shard {
                     max_tokens: sampling.max_tokens,
                     sampling: engine::Sampling { temperature: sampling.temperature, top_p: sampling.top_p, seed: sampling.seed, choice },
                     salt: self.salt(call),
+                    party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.tenant.class },
                     arrived: self.clock.now(),
                 };
                 self.live.mailed(prompt.ids.len());

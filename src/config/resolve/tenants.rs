@@ -4,8 +4,9 @@ use super::{Resolver, or, or_nearest};
 use crate::config::money::Decimal;
 use crate::config::problem::join;
 use crate::config::raw::{self, Named};
-use crate::config::{Amount, Key, Limit, Limits, Model, Money, MoneyError, Name, Per, Quota, Tenant, Zone};
+use crate::config::{Amount, Class, Key, Limit, Limits, Model, Money, MoneyError, Name, Per, Quota, Tenant, Zone};
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use toml::Spanned;
 
@@ -25,8 +26,10 @@ impl Resolver<'_> {
             let limits = self.limits(raw.limits, &path, models);
             let quotas = self.quotas(raw.quota, &path, models);
             let count_cached = or(raw.count_cached, true);
+            let (weight, class) = (or(raw.weight, NonZeroU32::MIN), or(raw.class, Class::default()));
             let name = name.into_inner();
-            tenants.insert(name.clone(), Arc::new(Tenant { name, models: allowed, limits, quotas, count_cached, keys }));
+            let tenant = Tenant { name: name.clone(), weight, class, models: allowed, limits, quotas, count_cached, keys };
+            tenants.insert(name, Arc::new(tenant));
         }
         tenants
     }

@@ -1,7 +1,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use super::*;
-use crate::config::{KvDtype, Quantize, Weights};
+use crate::config::{Class, KvDtype, Quantize, Weights};
 use std::path::PathBuf;
 
 fn parse(text: &str) -> Result<Config, ConfigError> {
@@ -82,8 +82,18 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
 
 #[test]
 fn keys_that_nothing_enforces_yet_are_unknown() {
-    for text in ["[upstreams.x]\n", "[server]\ntls = {}\n", "[billing]\n", "[tenants.a]\nweight = 4\n"] {
+    for text in ["[upstreams.x]\n", "[server]\ntls = {}\n", "[billing]\n"] {
         assert!(problems(text).iter().all(|problem| problem.contains("unknown key")), "{text}");
+    }
+}
+
+#[test]
+fn a_tenant_has_a_weight_and_a_class() {
+    let config = parse("[tenants.a]\nweight = 4\nclass = \"batch\"\n[tenants.b]\n").unwrap();
+    assert_eq!((config.tenants["a"].weight.get(), config.tenants["a"].class), (4, Class::Batch));
+    assert_eq!((config.tenants["b"].weight.get(), config.tenants["b"].class), (1, Class::Interactive));
+    for wrong in ["weight = 0", "weight = -1", "class = \"bulk\""] {
+        assert_eq!(problems(&format!("[tenants.a]\n{wrong}\n")).len(), 1, "{wrong}");
     }
 }
 
