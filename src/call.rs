@@ -143,6 +143,18 @@ pub enum Finish {
     Length,
 }
 
+// === impl Usage ===
+
+impl Usage {
+    /// What it costs.
+    pub fn cost(&self, prices: &config::Prices) -> config::Money {
+        let cached = u64::from(self.cached_tokens.min(self.prompt_tokens));
+        let computed = u64::from(self.prompt_tokens) - cached;
+        let prompt = prices.input.times(computed).plus(prices.cached_input.times(cached));
+        prompt.plus(prices.output.times(self.completion_tokens.into()))
+    }
+}
+
 // === impl Finish ===
 
 impl Finish {

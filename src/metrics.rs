@@ -2,20 +2,25 @@
 
 mod requests;
 mod shard;
+mod sums;
 
 use crate::config::Name;
 use metrics::{Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use requests::{LatencyMetrics, Served, TokenMetrics};
 pub use shard::{ShardLoad, ShardMetrics};
+pub use sums::Sum;
+
+use sums::Sums;
 
 /// What a label reads while its value isn't known: a request refused before its model was found has no model.
 pub const UNKNOWN: &str = "unknown";
 
 const REQUESTS: &str = "roundhouse_requests_total";
 const TOKENS: &str = "roundhouse_tokens_total";
+const COST: &str = "roundhouse_cost_total";
 const TTFT: &str = "roundhouse_time_to_first_token_seconds";
 const TPOT: &str = "roundhouse_time_per_output_token_seconds";
 const ITL: &str = "roundhouse_inter_token_latency_seconds";
@@ -46,8 +51,8 @@ struct Registry {
     handle: PrometheusHandle,
     config_version: Gauge,
     requests: requests::Cache,
-    /// The exporter's counters are whole numbers, so counters of seconds are kept and written here.
-    busy: Mutex<shard::Busy>,
+    busy: Mutex<Sums>,
+    cost: Mutex<Sums>,
 }
 
 // === impl Metrics ===
@@ -64,7 +69,14 @@ impl Metrics {
         describe(&recorder);
         let handle = recorder.handle();
         let config_version = recorder.register_gauge(&Key::from_static_name(CONFIG_VERSION), &METADATA);
-        Self(Arc::new(Registry { recorder, handle, config_version, requests: requests::Cache::default(), busy: Mutex::default() }))
+        Self(Arc::new(Registry {
+            recorder,
+            handle,
+            config_version,
+            requests: requests::Cache::default(),
+            busy: Mutex::new(Sums::new(DEVICE_BUSY, "Time the shard kept its device busy.")),
+            cost: Mutex::new(Sums::new(COST, "What requests cost, by the prices of their models.")),
+        }))
     }
 
     /// The version of the configuration that new requests get.
@@ -74,7 +86,7 @@ impl Metrics {
 
     /// The metrics of one shard; the same name gives the same metrics again.
     pub fn shard(&self, name: &Name) -> ShardMetrics {
-        ShardMetrics::new(&self.0.recorder, name, self.0.busy.lock().unwrap_or_else(PoisonError::into_inner).of(name))
+        ShardMetrics::new(&self.0.recorder, name, locked(&self.0.busy).of(&[("shard", name)]))
     }
 
     /// Folds the samples of histograms into their buckets. Samples pile up until this or [`render`](Self::render), so
@@ -86,8 +98,14 @@ impl Metrics {
     /// Everything in the Prometheus text format.
     pub fn render(&self) -> String {
         let mut page = self.0.handle.render();
-        self.0.busy.lock().unwrap_or_else(PoisonError::into_inner).render(&mut page);
+        locked(&self.0.busy).render(&mut page);
+        locked(&self.0.cost).render(&mut page);
         page
+    }
+
+    /// What a tenant's requests cost, in nano-units of this currency.
+    pub fn cost(&self, tenant: &Name, currency: &Name) -> Sum {
+        locked(&self.0.cost).of(&[("tenant", tenant), ("currency", currency)])
     }
 }
 
@@ -111,6 +129,11 @@ fn describe(recorder: &PrometheusRecorder) {
     histogram(BATCH_TOKENS, Unit::Count, "Tokens computed in one step.");
     counter(PREEMPTIONS, None, "Sequences put back because KV blocks ran out.");
     gauge(CONFIG_VERSION, "Version of the configuration that new requests get.");
+}
+
+/// A panic while a series was looked up leaves the others as they are.
+fn locked(sums: &Mutex<Sums>) -> MutexGuard<'_, Sums> {
+    sums.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn key(name: &'static str, labels: Vec<Label>) -> Key {

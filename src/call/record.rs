@@ -24,6 +24,8 @@ pub struct Fields {
     pub key: Option<Name>,
     /// The configured model asked for.
     pub model: Option<Name>,
+    /// The rule that chose the variant, where there are rules.
+    pub rule: Option<Name>,
     /// The variant chosen.
     pub variant: Option<Name>,
     /// The backend that took it.
@@ -65,6 +67,7 @@ impl Record {
             tenant: None,
             key: None,
             model: None,
+            rule: None,
             variant: None,
             backend: None,
             requests: None,

@@ -23,6 +23,6 @@ pub use problem::{ConfigError, Problem};
 pub use quota::{Amount, Per, Quota, Zone};
 pub use resolved::*;
 pub use secret::Secret;
-pub use store::{Durability, Ledger, OnStoreLoss, Store};
+pub use store::{Billing, Durability, Ledger, OnStoreLoss, Store};
 pub use tenant::{Class, Key, Limit, Limits, Tenant};
 pub use weights::{Weights, WeightsError};

@@ -22,6 +22,7 @@ pub(super) struct Raw {
     pub(super) server: Server,
     pub(super) admin: Admin,
     pub(super) store: Store,
+    pub(super) billing: Billing,
     pub(super) devices: Devices,
     pub(super) shards: Option<Named<Shard>>,
     pub(super) models: Option<Named<Model>>,
@@ -43,6 +44,12 @@ pub(super) struct Server {
 pub(super) struct Admin {
     pub(super) listen: Given<Address>,
     pub(super) token: Given<SecretSource>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Billing {
+    pub(super) currency: Given<Name>,
 }
 
 #[derive(Debug, Default, Deserialize)]

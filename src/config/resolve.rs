@@ -82,6 +82,7 @@ impl<'a> Resolver<'a> {
         let server = self.server(raw.server);
         let admin = self.admin(raw.admin, server.listen, public);
         let store = self.store(raw.store);
+        let billing = self.billing(raw.billing);
         let devices = self.devices(raw.devices);
         let (shards, models) = match (raw.shards, raw.models) {
             (None, None) => shards::built_in(),
@@ -94,7 +95,7 @@ impl<'a> Resolver<'a> {
             }
         };
         let tenants = self.tenants(raw.tenants, &models);
-        Config { version: 1, server, admin, store, devices, shards, models, tenants }
+        Config { version: 1, server, admin, store, billing, devices, shards, models, tenants }
     }
 
     fn refuse(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {

@@ -1,6 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::{Name, Prices, Secret, Store, Tenant, Weights};
+use super::{Billing, Name, Prices, Secret, Store, Tenant, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -21,6 +21,8 @@ pub struct Config {
     pub admin: Admin,
     /// `[store]`
     pub store: Store,
+    /// `[billing]`
+    pub billing: Billing,
     /// `[devices.NAME]`
     pub devices: BTreeMap<Name, Device>,
     /// `[shards.NAME]`

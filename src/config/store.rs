@@ -1,7 +1,7 @@
 //! Where bills are kept.
 
-use super::Secret;
 use super::units::SecretSource;
+use super::{Name, Secret};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
@@ -50,6 +50,21 @@ pub enum OnStoreLoss {
     Allow,
     /// They pass while bills find room in memory.
     Local,
+}
+
+/// `[billing]`
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Billing {
+    /// The currency of all prices and quotas of cost, as bills and metrics name it.
+    pub currency: Name,
+}
+
+// === impl Billing ===
+
+impl Default for Billing {
+    fn default() -> Self {
+        Self { currency: Name::from("USD") }
+    }
 }
 
 // === impl Store ===

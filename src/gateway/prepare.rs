@@ -3,7 +3,7 @@
 
 use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts};
 use crate::call::{Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
-use crate::config::{Config, Model, Name, SamplingDefaults, Tenant};
+use crate::config::{Config, Model, Name, Prices, SamplingDefaults, Tenant};
 use crate::tenant::Holder;
 use crate::text::Text;
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub(super) struct Wanted {
     pub(super) token_ids: bool,
     pub(super) choices: usize,
     pub(super) fingerprint: Arc<str>,
+    /// Of the model.
+    pub(super) prices: Option<Prices>,
 }
 
 /// Choices of one request, prompts × n: each is a sequence.
@@ -89,6 +91,7 @@ impl Catalog {
             token_ids: generation.return_token_ids,
             choices,
             fingerprint: self.fingerprints.get(&model.name).cloned().unwrap_or_default(),
+            prices: model.prices,
         };
         let Holder { tenant, key } = holder;
         let (messages, prompts, sampling) = (messages.into(), prompts.into(), Arc::new(sampling));

@@ -72,7 +72,7 @@ impl Stack {
             .layer(Translate::layer(catalog, config.server.max_body, clock.clone())) // HTTP ends here; what follows needs tokens and models
             .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
-            .layer(Meter::layer(metrics.clone(), clock.clone())) // directly above the replies: sees every token once, whoever sent it
+            .layer(Meter::layer(metrics.clone(), clock.clone(), config.billing.currency.clone())) // directly above the replies: sees every token once, whoever sent it
             .service(Router::new(backends.clone())); // picks the replica last, when everything about the call is known
         Stack { config, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }
     }

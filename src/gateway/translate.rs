@@ -124,6 +124,7 @@ impl Shared {
             created: self.clock.unix().as_secs(),
             model: record.lock().model.as_ref().map(ToString::to_string).unwrap_or_default(),
             system_fingerprint: wanted.fingerprint.clone(),
+            prices: wanted.prices,
         };
         if wanted.stream {
             Ok(stream::events(reply, &head, &wanted, record, self.clock.clone()))

@@ -2,7 +2,8 @@
 
 use crate::call::{Call, Error, Event, Lease, Outcome, Record, Release, Reply, Usage};
 use crate::clock::Clock;
-use crate::metrics::{LatencyMetrics, Metrics, Served, TokenMetrics};
+use crate::config::{Name, Prices};
+use crate::metrics::{LatencyMetrics, Metrics, Served, Sum, TokenMetrics};
 use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
@@ -16,12 +17,15 @@ pub struct Meter<S> {
     inner: S,
     metrics: Metrics,
     clock: Clock,
+    currency: Name,
 }
 
 /// Counts a call's tokens once, when its reply ends, however it ends.
 struct Tally {
     record: Record,
     tokens: Arc<TokenMetrics>,
+    /// Where the model has prices.
+    cost: Option<(Prices, Sum)>,
 }
 
 /// Watches the events of one reply.
@@ -44,9 +48,9 @@ struct Pace {
 // === impl Meter ===
 
 impl<S> Meter<S> {
-    /// Counts into `metrics`.
-    pub fn layer(metrics: Metrics, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
-        layer_fn(move |inner| Self { inner, metrics: metrics.clone(), clock: clock.clone() })
+    /// Counts into `metrics`, and costs in `currency`.
+    pub fn layer(metrics: Metrics, clock: Clock, currency: Name) -> impl Layer<S, Service = Self> + Clone {
+        layer_fn(move |inner| Self { inner, metrics: metrics.clone(), clock: clock.clone(), currency: currency.clone() })
     }
 }
 
@@ -65,7 +69,8 @@ where
 
     fn call(&mut self, call: Call) -> Self::Future {
         let (metrics, clock, record) = (self.metrics.clone(), self.clock.clone(), call.record.clone());
-        let tally = Tally { record: record.clone(), tokens: metrics.tokens(&call.tenant.name, &call.model.name) };
+        let cost = call.model.prices.map(|prices| (prices, metrics.cost(&call.tenant.name, &self.currency)));
+        let tally = Tally { record: record.clone(), tokens: metrics.tokens(&call.tenant.name, &call.model.name), cost };
         let choices = call.prompts.len() * call.sampling.n as usize;
         let prompt_tokens = call.prompts.iter().map(|prompt| prompt.ids.len() as u32).sum();
         let below = self.inner.call(call);
@@ -149,6 +154,9 @@ impl Release for Tally {
             self.tokens.prompt.increment(used.prompt_tokens.into());
             self.tokens.cached.increment(used.cached_tokens.into());
             self.tokens.completion.increment(used.completion_tokens.into());
+            if let Some((prices, cost)) = &self.cost {
+                cost.add(used.cost(prices).nanos());
+            }
         }
         None
     }

@@ -133,7 +133,7 @@ async fn the_meter_counts_tokens_and_the_time_between_them() {
     events.extend([Ok(Event::Finish { choice: 0, reason: Finish::Length }), Ok(Event::Usage(usage))]);
     let inner = service_fn(move |_| std::future::ready(Ok::<_, Error>(Reply::new(iter(events.clone())))));
     let call = call(tenant(None), &clock);
-    let mut meter = Meter::layer(metrics.clone(), clock).layer(inner);
+    let mut meter = Meter::layer(metrics.clone(), clock, "USD".into()).layer(inner);
     let mut reply = meter.call(call.clone()).await.map_err(|error| error.to_string()).unwrap();
     while let Some(event) = reply.next().await {
         event.map_err(|error| error.to_string()).unwrap();
@@ -159,12 +159,17 @@ async fn the_meter_counts_what_was_sent_of_a_reply_that_was_cut_and_nothing_of_o
     let (clock, _hand) = Clock::manual(Duration::ZERO);
     let metrics = Metrics::new();
     let inner = service_fn(|_| async { Ok::<_, Error>(Reply::new(iter(pieces(&[2, 1])))) });
-    let mut meter = Meter::layer(metrics.clone(), clock.clone()).layer(inner);
+    let mut meter = Meter::layer(metrics.clone(), clock.clone(), "USD".into()).layer(inner);
     let mut reply = meter.call(call(tenant(None), &clock)).await.map_err(|error| error.to_string()).unwrap();
     reply.next().await.unwrap().unwrap();
     drop(reply);
     let refusing = service_fn(|_| async { Err::<Reply, _>(Error::Internal) });
-    Meter::layer(metrics.clone(), clock.clone()).layer(refusing).call(call(tenant(None), &clock)).await.map(drop).unwrap_err();
+    Meter::layer(metrics.clone(), clock.clone(), "USD".into())
+        .layer(refusing)
+        .call(call(tenant(None), &clock))
+        .await
+        .map(drop)
+        .unwrap_err();
     let page = metrics.render();
     assert!(page.contains("kind=\"completion\"} 2\n"), "{page}");
     assert!(page.contains("kind=\"prompt\"} 3\n"), "{page}");

@@ -116,6 +116,7 @@ impl Drop for Watch {
             tenant = shown(&notes.tenant),
             key = shown(&notes.key),
             model = shown(&notes.model),
+            rule = notes.rule.as_ref().map(Name::as_str),
             variant = shown(&notes.variant),
             backend = shown(&notes.backend),
             config = notes.config_version,

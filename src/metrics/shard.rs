@@ -1,13 +1,9 @@
 //! What a shard publishes of itself, from its own thread.
 
-use super::{BATCH_TOKENS, DEVICE_BUSY, KV_BLOCKS, METADATA, PREEMPTIONS, QUEUE, RUNNING, STEP, WAITING, key, label};
+use super::{BATCH_TOKENS, KV_BLOCKS, METADATA, PREEMPTIONS, QUEUE, RUNNING, STEP, Sum, WAITING, key, label};
 use crate::config::Name;
 use metrics::{Counter, Gauge, Histogram, Label, Recorder};
 use metrics_exporter_prometheus::PrometheusRecorder;
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The metrics of one shard.
@@ -21,8 +17,7 @@ pub struct ShardMetrics {
     step: Histogram,
     batch_tokens: Histogram,
     queue: Histogram,
-    /// Nanoseconds.
-    busy: Arc<AtomicU64>,
+    busy: Sum,
 }
 
 /// What a shard holds at the moment.
@@ -42,14 +37,10 @@ pub struct ShardLoad {
     pub preemptions: u64,
 }
 
-/// Device time by shard, in nanoseconds.
-#[derive(Default)]
-pub(super) struct Busy(BTreeMap<Name, Arc<AtomicU64>>);
-
 // === impl ShardMetrics ===
 
 impl ShardMetrics {
-    pub(super) fn new(recorder: &PrometheusRecorder, shard: &Name, busy: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(recorder: &PrometheusRecorder, shard: &Name, busy: Sum) -> Self {
         let labels = || vec![label("shard", shard)];
         let gauge = |name| recorder.register_gauge(&key(name, labels()), &METADATA);
         let histogram = |name| recorder.register_histogram(&key(name, labels()), &METADATA);
@@ -84,31 +75,11 @@ impl ShardMetrics {
     pub fn step(&self, batch_tokens: u32, device_time: Duration) {
         self.step.record(device_time.as_secs_f64());
         self.batch_tokens.record(f64::from(batch_tokens));
-        self.busy.fetch_add(u64::try_from(device_time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+        self.busy.add(u64::try_from(device_time.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// A sequence has waited this long for its first step.
     pub fn queued(&self, waited: Duration) {
         self.queue.record(waited.as_secs_f64());
-    }
-}
-
-// === impl Busy ===
-
-impl Busy {
-    pub(super) fn of(&mut self, shard: &Name) -> Arc<AtomicU64> {
-        self.0.entry(shard.clone()).or_default().clone()
-    }
-
-    pub(super) fn render(&self, page: &mut String) {
-        if self.0.is_empty() {
-            return;
-        }
-        let _ = writeln!(page, "# HELP {DEVICE_BUSY} Time the shard kept its device busy.\n# TYPE {DEVICE_BUSY} counter");
-        for (shard, nanos) in &self.0 {
-            let shard = shard.as_str().replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let seconds = Duration::from_nanos(nanos.load(Relaxed)).as_secs_f64();
-            let _ = writeln!(page, "{DEVICE_BUSY}{{shard=\"{shard}\"}} {seconds}");
-        }
     }
 }

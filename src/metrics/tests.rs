@@ -28,6 +28,16 @@ fn a_shard_shows_what_it_holds_and_how_long_it_was_busy() {
 }
 
 #[test]
+fn costs_are_shown_in_units_of_their_currency() {
+    let metrics = Metrics::new();
+    let cost = metrics.cost(&"ac\"me".into(), &"EUR".into());
+    cost.add(1_500_000_000);
+    metrics.cost(&"ac\"me".into(), &"EUR".into()).add(50);
+    let line = "roundhouse_cost_total{tenant=\"ac\\\"me\",currency=\"EUR\"} 1.50000005";
+    assert!(metrics.render().lines().any(|found| found == line), "{}", metrics.render());
+}
+
+#[test]
 fn two_servers_in_one_process_count_for_themselves() {
     let (one, other) = (Metrics::new(), Metrics::new());
     one.count_request(Served::default(), 200);

@@ -3,7 +3,7 @@
 use super::subject::Asker;
 use super::window::{Window, Worth};
 use crate::call::Usage;
-use crate::config::{Amount, Money, Prices};
+use crate::config::{Amount, Prices};
 
 /// A call as limits and quotas see it.
 #[derive(Clone, Copy, Debug)]
@@ -48,7 +48,7 @@ impl Need<'_> {
     pub(super) fn counted(&self, usage: &Usage) -> Worth {
         let tokens = u64::from(usage.prompt_tokens) + u64::from(usage.completion_tokens);
         let cached = if self.asker.tenant.count_cached { 0 } else { u64::from(usage.cached_tokens) };
-        Worth { tokens: tokens.saturating_sub(cached), cost: cost(self.prices(), usage) }
+        Worth { tokens: tokens.saturating_sub(cached), cost: usage.cost(&self.prices()) }
     }
 
     /// How many tokens each choice may have, at most `max_tokens`, by a hard quota of this amount.
@@ -83,12 +83,4 @@ impl Need<'_> {
     fn prices(&self) -> Prices {
         self.asker.model.prices.unwrap_or_default()
     }
-}
-
-/// What a usage costs.
-pub(super) fn cost(prices: Prices, usage: &Usage) -> Money {
-    let cached = u64::from(usage.cached_tokens.min(usage.prompt_tokens));
-    let computed = u64::from(usage.prompt_tokens) - cached;
-    let prompt = prices.input.times(computed).plus(prices.cached_input.times(cached));
-    prompt.plus(prices.output.times(usage.completion_tokens.into()))
 }

@@ -11,6 +11,7 @@ mod usage;
 mod whole;
 
 use crate::call::Error;
+use crate::config::Prices;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -44,6 +45,9 @@ pub struct Head {
     pub model: String,
     /// Equal for equal weights and configuration: the same seed then gives the same answer.
     pub system_fingerprint: Arc<str>,
+    /// What the model's tokens cost; where it is known, usage says what the answer cost and how long it kept its device busy.
+    #[serde(skip)]
+    pub prices: Option<Prices>,
 }
 
 /// The body of every error.

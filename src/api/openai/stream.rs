@@ -4,6 +4,7 @@ use super::usage::UsageBody;
 use super::{Head, Kind};
 use crate::api::sse;
 use crate::call::{Event, Finish, TokenId, Usage};
+use crate::config::Prices;
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
 
@@ -13,6 +14,7 @@ pub struct Chunks {
     /// `{"id":…,"system_fingerprint":…,"choices":[`
     open: Vec<u8>,
     include_usage: bool,
+    prices: Option<Prices>,
     token_ids: bool,
     /// Which choices have said their role.
     begun: Vec<bool>,
@@ -56,7 +58,7 @@ impl Chunks {
         let mut open = serde_json::to_vec(head).expect("invariant: plain strings and numbers are JSON");
         open.pop(); // the closing brace: choices follow
         open.extend_from_slice(b",\"choices\":[");
-        Self { kind, open, include_usage, token_ids, begun: vec![false; choices], running: choices }
+        Self { kind, open, include_usage, prices: head.prices, token_ids, begun: vec![false; choices], running: choices }
     }
 
     /// Appends what an event says; usage and text that is still held back say nothing, nor do choices that weren't asked
@@ -94,7 +96,7 @@ impl Chunks {
             sse::event(out, |out| {
                 out.extend_from_slice(&self.open);
                 out.extend_from_slice(b"],\"usage\":");
-                json(&UsageBody::from(usage), out);
+                json(&UsageBody::new(usage, self.prices.as_ref()), out);
                 out.extend_from_slice(b"}");
             });
         }

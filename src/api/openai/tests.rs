@@ -3,10 +3,12 @@
 use super::*;
 use crate::api::sse;
 use crate::call::{Event, Finish, Usage};
+use crate::config::Money;
 use crate::config::UnknownParameters::{Ignore, Refuse};
 use bytes::BytesMut;
 use proptest::prelude::*;
 use serde_json::json;
+use std::time::Duration;
 
 fn chat(extra: Value) -> Result<ChatRequest, Error> {
     let mut body = json!({"model": "smol", "messages": [{"role": "user", "content": "Hi"}]});
@@ -205,14 +207,21 @@ fn no_error_repeats_the_prompt() {
 }
 
 fn head() -> Head {
-    Head { id: "chatcmpl-1".into(), object: "chat.completion.chunk", created: 7, model: "smol".into(), system_fingerprint: "fp_1".into() }
+    Head {
+        id: "chatcmpl-1".into(),
+        object: "chat.completion.chunk",
+        created: 7,
+        model: "smol".into(),
+        system_fingerprint: "fp_1".into(),
+        prices: None,
+    }
 }
 
 fn text(choice: u32, text: &str, ids: &[u32]) -> Event {
     Event::Text { choice, text: text.into(), ids: ids.into() }
 }
 
-const USAGE: Usage = Usage { prompt_tokens: 3, cached_tokens: 2, completion_tokens: 1, device_time: std::time::Duration::ZERO };
+const USAGE: Usage = Usage { prompt_tokens: 3, cached_tokens: 2, completion_tokens: 1, device_time: Duration::ZERO };
 
 #[test]
 fn a_chat_stream_reads_to_the_byte_as_documented() {
@@ -237,6 +246,20 @@ fn a_chat_stream_reads_to_the_byte_as_documented() {
         "data: [DONE]\n\n".to_owned(),
     ];
     assert_eq!(String::from_utf8(out.to_vec()).unwrap(), expected.join("\n\n"));
+}
+
+#[test]
+fn usage_says_what_an_answer_cost_where_its_model_has_prices() {
+    let price = |text: &str| Money::per_million(text).unwrap();
+    let prices = Prices { input: price("0.05"), cached_input: price("0.01"), output: price("0.2") };
+    let head = Head { prices: Some(prices), ..head() };
+    let usage = Usage { prompt_tokens: 100, cached_tokens: 60, completion_tokens: 7, device_time: Duration::from_micros(12_345) };
+    let whole: Value = serde_json::from_slice(&Whole::new(Kind::Chat, 1, false).json(&head, &usage)).unwrap();
+    // 40 × 50 + 60 × 10 + 7 × 200 nano-units.
+    assert_eq!((&whole["usage"]["cost"], &whole["usage"]["device_ms"]), (&json!("0.000004"), &json!(12.345)));
+    let mut out = BytesMut::new();
+    Chunks::new(Kind::Chat, &head, 1, true, false).end(&usage, &mut out);
+    assert_eq!(events(&out)[0]["usage"], whole["usage"]);
 }
 
 #[test]

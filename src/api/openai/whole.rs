@@ -89,7 +89,7 @@ impl Whole {
     /// The answer's body.
     pub fn json(&self, head: &Head, usage: &Usage) -> Vec<u8> {
         let choices = self.choices.iter().enumerate();
-        let usage = UsageBody::from(usage);
+        let usage = UsageBody::new(usage, head.prices.as_ref());
         let body = match self.kind {
             Kind::Chat => {
                 serde_json::to_vec(&Body { head, choices: choices.map(|(index, choice)| self.chat(index, choice)).collect(), usage })

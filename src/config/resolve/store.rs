@@ -3,7 +3,7 @@
 use super::{Resolver, or};
 use crate::config::problem::join;
 use crate::config::store::StoreUrl;
-use crate::config::{Ledger, Money, Prices, Secret, Store, raw};
+use crate::config::{Billing, Ledger, Money, Prices, Secret, Store, raw};
 use toml::Spanned;
 
 impl Resolver<'_> {
@@ -15,6 +15,21 @@ impl Resolver<'_> {
             (None, default) => default,
         };
         Store { ledger, durability: or(raw.durability, default.durability), on_store_loss: or(raw.on_store_loss, default.on_store_loss) }
+    }
+
+    pub(super) fn billing(&mut self, raw: raw::Billing) -> Billing {
+        let default = Billing::default();
+        if let Some(given) = &raw.currency {
+            let text = given.get_ref().as_str();
+            if !(3..=8).contains(&text.len()) || !text.bytes().all(|byte| byte.is_ascii_uppercase()) {
+                self.refuse(
+                    given.span(),
+                    "billing.currency",
+                    "a currency is written as its code: three to eight capital letters, as \"EUR\"",
+                );
+            }
+        }
+        Billing { currency: or(raw.currency, default.currency) }
     }
 
     fn ledger(&mut self, given: Spanned<StoreUrl>) -> Option<Ledger> {

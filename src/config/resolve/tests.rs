@@ -82,8 +82,16 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
 
 #[test]
 fn keys_that_nothing_enforces_yet_are_unknown() {
-    for text in ["[upstreams.x]\n", "[server]\ntls = {}\n", "[billing]\n"] {
+    for text in ["[upstreams.x]\n", "[server]\ntls = {}\n"] {
         assert!(problems(text).iter().all(|problem| problem.contains("unknown key")), "{text}");
+    }
+}
+
+#[test]
+fn a_currency_is_a_code() {
+    assert_eq!(parse("[billing]\ncurrency = \"EUR\"\n").unwrap().billing.currency, "EUR".into());
+    for wrong in ["\"\"", "\"eur\"", "\"€\"", "\"US Dollar\""] {
+        assert_eq!(problems(&format!("[billing]\ncurrency = {wrong}\n")).len(), 1, "{wrong}");
     }
 }
 

@@ -12,11 +12,19 @@ use tokio::sync::oneshot;
 type Said = UnboundedSender<Result<Event, Error>>;
 
 fn wanted() -> Wanted {
-    Wanted { kind: Kind::Completion, stream: true, include_usage: false, token_ids: false, choices: 1, fingerprint: "fp".into() }
+    Wanted {
+        kind: Kind::Completion,
+        stream: true,
+        include_usage: false,
+        token_ids: false,
+        choices: 1,
+        fingerprint: "fp".into(),
+        prices: None,
+    }
 }
 
 fn head() -> Head {
-    Head { id: "cmpl-1".into(), object: "text_completion", created: 1, model: "m".into(), system_fingerprint: "fp".into() }
+    Head { id: "cmpl-1".into(), object: "text_completion", created: 1, model: "m".into(), system_fingerprint: "fp".into(), prices: None }
 }
 
 fn record() -> Record {

@@ -76,6 +76,16 @@ impl Database {
         for statement in schema::TABLES {
             sqlx::query(*statement).execute(&mut *transaction).await?;
         }
+        let missing = match self.place.kind {
+            Kind::Postgres => &schema::ADD_RULE_POSTGRES[..],
+            Kind::Sqlite => {
+                let has: i64 = sqlx::query_scalar(schema::HAS_RULE_SQLITE).fetch_one(&mut *transaction).await?;
+                if has == 0 { &schema::ADD_RULE_SQLITE[..] } else { &[] }
+            }
+        };
+        for statement in missing {
+            sqlx::query(*statement).execute(&mut *transaction).await?;
+        }
         transaction.commit().await
     }
 
@@ -173,6 +183,7 @@ fn bind_all<'q>(query: Query<'q, Any, AnyArguments>, replica: i64, rows: &[Row])
             .bind(row.tenant.to_string())
             .bind(name(&row.key))
             .bind(row.model.to_string())
+            .bind(name(&row.rule))
             .bind(name(&row.variant))
             .bind(name(&row.backend))
             .bind(i64::from(row.usage.prompt_tokens))

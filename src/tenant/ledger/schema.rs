@@ -6,30 +6,40 @@ use std::sync::LazyLock;
 
 /// Columns of a request, ended or in flight.
 const COLUMNS: &str =
-    "replica, seq, time, request, tenant, key_name, model, variant, backend, prompt, cached, output, device, cost, outcome, config";
-const COUNT: usize = 16;
+    "replica, seq, time, request, tenant, key_name, model, rule, variant, backend, prompt, cached, output, device, cost, outcome, config";
+const COUNT: usize = 17;
 /// Rows of one statement, largest first: a group is cut into these, so that each is prepared once.
 const SIZES: [usize; 4] = [64, 16, 4, 1];
 
 pub(super) const TABLES: &[&str] = &[
     "CREATE TABLE IF NOT EXISTS requests (replica BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, request TEXT NOT NULL, \
-     tenant TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, variant TEXT NOT NULL, backend TEXT NOT NULL, prompt BIGINT NOT NULL, \
+     tenant TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, rule TEXT NOT NULL, variant TEXT NOT NULL, backend TEXT NOT NULL, prompt BIGINT NOT NULL, \
      cached BIGINT NOT NULL, output BIGINT NOT NULL, device BIGINT NOT NULL, cost BIGINT NOT NULL, outcome TEXT NOT NULL, \
      config BIGINT NOT NULL, PRIMARY KEY (replica, seq))",
     "CREATE INDEX IF NOT EXISTS requests_by_tenant ON requests (tenant, time)",
     "CREATE TABLE IF NOT EXISTS in_flight (replica BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, request TEXT NOT NULL, \
-     tenant TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, variant TEXT NOT NULL, backend TEXT NOT NULL, prompt BIGINT NOT NULL, \
+     tenant TEXT NOT NULL, key_name TEXT NOT NULL, model TEXT NOT NULL, rule TEXT NOT NULL, variant TEXT NOT NULL, backend TEXT NOT NULL, prompt BIGINT NOT NULL, \
      cached BIGINT NOT NULL, output BIGINT NOT NULL, device BIGINT NOT NULL, cost BIGINT NOT NULL, outcome TEXT NOT NULL, \
      config BIGINT NOT NULL, PRIMARY KEY (replica, seq))",
     "CREATE TABLE IF NOT EXISTS replicas (replica BIGINT PRIMARY KEY, beat BIGINT NOT NULL)",
 ];
+
+/// Columns that tables of earlier versions don't have.
+pub(super) const ADD_RULE_POSTGRES: [&str; 2] = [
+    "ALTER TABLE requests ADD COLUMN IF NOT EXISTS rule TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE in_flight ADD COLUMN IF NOT EXISTS rule TEXT NOT NULL DEFAULT ''",
+];
+/// SQLite has no `IF NOT EXISTS` for columns: first the question, then the same without it.
+pub(super) const HAS_RULE_SQLITE: &str = "SELECT COUNT(*) FROM pragma_table_info('requests') WHERE name = 'rule'";
+pub(super) const ADD_RULE_SQLITE: [&str; 2] =
+    ["ALTER TABLE requests ADD COLUMN rule TEXT NOT NULL DEFAULT ''", "ALTER TABLE in_flight ADD COLUMN rule TEXT NOT NULL DEFAULT ''"];
 
 /// A request's own end outranks what another process took it to be when this one seemed dead.
 pub(super) static INSERT_ROWS: LazyLock<Vec<(usize, String)>> = LazyLock::new(|| {
     statements(
         "requests",
         "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
-         device = excluded.device, cost = excluded.cost, outcome = excluded.outcome, variant = excluded.variant, backend = excluded.backend",
+         device = excluded.device, cost = excluded.cost, outcome = excluded.outcome, rule = excluded.rule, variant = excluded.variant, backend = excluded.backend",
     )
 });
 
@@ -37,7 +47,7 @@ pub(super) static UPSERT_OPEN: LazyLock<Vec<(usize, String)>> = LazyLock::new(||
     statements(
         "in_flight",
         "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
-         device = excluded.device, cost = excluded.cost, variant = excluded.variant, backend = excluded.backend",
+         device = excluded.device, cost = excluded.cost, rule = excluded.rule, variant = excluded.variant, backend = excluded.backend",
     )
 });
 

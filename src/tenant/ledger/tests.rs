@@ -63,6 +63,21 @@ fn a_row_whose_commit_was_awaited_is_there_when_the_ledger_opens_again() {
 }
 
 #[test]
+fn a_ledger_of_an_earlier_version_gets_its_missing_columns_and_keeps_its_rows() {
+    let folder = Folder::new();
+    let ledger = Ledger::open(&folder.store()).unwrap().unwrap();
+    block_on(close(&ledger, &open(0, usage(3, 4))));
+    drop(ledger);
+    let database = folder.0.path().join("ledger.db");
+    for sql in ["ALTER TABLE requests DROP COLUMN rule", "ALTER TABLE in_flight DROP COLUMN rule"] {
+        sqlite(&database, sql);
+    }
+    let again = Ledger::open(&folder.store()).unwrap().unwrap();
+    block_on(close(&again, &open(1, usage(1, 1))));
+    assert_eq!(used(&again, None).tokens, 9);
+}
+
+#[test]
 fn what_was_in_flight_settles_at_its_last_progress_when_the_ledger_opens_again() {
     let folder = Folder::new();
     let ledger = Ledger::open(&folder.store()).unwrap().unwrap();
@@ -81,6 +96,15 @@ fn what_was_in_flight_settles_at_its_last_progress_when_the_ledger_opens_again()
     assert_eq!(used(&again, None).tokens, 1500);
     drop(again);
     assert_eq!(journaled(), 0, "no reservation is left");
+}
+
+fn sqlite(file: &Path, sql: &'static str) {
+    use sqlx::Connection;
+    let url = format!("sqlite:{}", file.display());
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
+        let mut connection = sqlx::SqliteConnection::connect(&url).await.unwrap();
+        sqlx::query(sql).execute(&mut connection).await.unwrap();
+    });
 }
 
 fn block_on_sqlite(file: &Path, sql: &'static str) -> i64 {
