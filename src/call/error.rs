@@ -11,7 +11,13 @@ pub enum Error {
         /// The start of what the client sent, if it sent anything.
         shown: Option<String>,
     },
-    /// The model doesn't exist or isn't the tenant's: one answer for both, so that names can't be probed.
+    /// The key is known, and not for this endpoint or not for where it was sent from.
+    #[error("This API key may not {deed}. Ask your administrator for one that may.")]
+    OutOfScope {
+        /// What it may not, as `be used from 10.0.0.7`.
+        deed: String,
+    },
+    /// The model doesn't exist or isn't the tenant's or the key's: one answer for all, so that names can't be probed.
     #[error("The model `{model}` does not exist or you do not have access to it.")]
     ModelNotFound {
         /// As the client named it.

@@ -3,12 +3,14 @@
 use super::money::Decimal;
 use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
 use super::store::StoreUrl;
-use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads};
-use super::{Class, Durability, Name, OnStoreLoss, Per, Weights};
+use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads, Time};
+use super::{Algorithm, Class, Durability, Endpoint, Name, Network, OnStoreLoss, Per, Weights};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use toml::Spanned;
+use toml::value::Datetime;
 
 /// A value that may be left out.
 pub(super) type Given<T> = Option<Spanned<T>>;
@@ -21,6 +23,7 @@ pub(super) type Named<T> = BTreeMap<Spanned<Name>, T>;
 pub(super) struct Raw {
     pub(super) server: Server,
     pub(super) admin: Admin,
+    pub(super) auth: Auth,
     pub(super) store: Store,
     pub(super) billing: Billing,
     pub(super) devices: Devices,
@@ -50,6 +53,25 @@ pub(super) struct Admin {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Billing {
     pub(super) currency: Given<Name>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Auth {
+    pub(super) jwt: Vec<Spanned<Jwt>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Jwt {
+    pub(super) issuer: Given<String>,
+    pub(super) audience: Given<String>,
+    pub(super) algorithms: Given<Vec<Algorithm>>,
+    pub(super) url: Given<String>,
+    pub(super) file: Given<PathBuf>,
+    pub(super) tenant_claim: Given<String>,
+    pub(super) key_claim: Given<String>,
+    pub(super) leeway: Given<Time>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -119,6 +141,8 @@ pub(super) struct Tenant {
     pub(super) limits: Limits,
     pub(super) quota: Vec<Spanned<Quota>>,
     pub(super) count_cached: Given<bool>,
+    pub(super) networks: Option<Vec<Network>>,
+    pub(super) certificates: Vec<Spanned<String>>,
     pub(super) keys: Vec<Spanned<Key>>,
 }
 
@@ -127,6 +151,10 @@ pub(super) struct Tenant {
 pub(super) struct Key {
     pub(super) name: Given<Name>,
     pub(super) hash: Given<Hex32>,
+    pub(super) models: Option<Vec<Spanned<Name>>>,
+    pub(super) endpoints: Option<Vec<Endpoint>>,
+    pub(super) networks: Option<Vec<Network>>,
+    pub(super) expires: Given<Datetime>,
     pub(super) limits: Limits,
     pub(super) quota: Vec<Spanned<Quota>>,
 }

@@ -1,5 +1,6 @@
 //! Raw → [`Config`]: defaults filled in, references and values checked. Goes on after a problem, so that all are told at once.
 
+mod auth;
 mod serving;
 mod shards;
 mod store;
@@ -81,6 +82,7 @@ impl<'a> Resolver<'a> {
         let public = raw.server.listen.as_ref().map(Spanned::span);
         let server = self.server(raw.server);
         let admin = self.admin(raw.admin, server.listen, public);
+        let auth = self.auth(raw.auth);
         let store = self.store(raw.store);
         let billing = self.billing(raw.billing);
         let devices = self.devices(raw.devices);
@@ -95,7 +97,7 @@ impl<'a> Resolver<'a> {
             }
         };
         let tenants = self.tenants(raw.tenants, &models);
-        Config { version: 1, server, admin, store, billing, devices, shards, models, tenants }
+        Config { version: 1, server, admin, auth, store, billing, devices, shards, models, tenants }
     }
 
     fn refuse(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {

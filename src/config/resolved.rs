@@ -1,6 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::{Billing, Name, Prices, Secret, Store, Tenant, Weights};
+use super::{Auth, Billing, Name, Prices, Secret, Store, Tenant, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -19,6 +19,8 @@ pub struct Config {
     pub server: Server,
     /// `[admin]`
     pub admin: Admin,
+    /// `[auth]`
+    pub auth: Auth,
     /// `[store]`
     pub store: Store,
     /// `[billing]`

@@ -1,9 +1,11 @@
 //! Tenants as configured: their keys, limits and quotas.
 
 use super::resolved::hex;
-use super::{Name, Quota};
+use super::scope::contain;
+use super::{Moment, Name, Network, Quota, Scope};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::num::NonZeroU32;
 
 /// A team with its keys and limits.
@@ -23,6 +25,11 @@ pub struct Tenant {
     pub quotas: Vec<Quota>,
     /// Whether prompt tokens from the prefix cache count against limits and quotas in tokens.
     pub count_cached: bool,
+    /// The networks it may come from; `None` is all.
+    pub networks: Option<Vec<Network>>,
+    /// Subjects of client certificates that stand for it without a key: a distinguished name as RFC 4514 writes it, or an
+    /// alternative name with its kind, `DNS:…`, `URI:…`, `email:…` or `IP:…`.
+    pub certificates: Vec<String>,
     /// Its keys.
     pub keys: Vec<Key>,
 }
@@ -43,9 +50,14 @@ pub enum Class {
 pub struct Key {
     /// Its name, for logs and bills.
     pub name: Name,
-    /// BLAKE3 of the secret.
+    /// BLAKE3 of the secret; of the whole token where a token stands for a key, SHA-256 of a certificate likewise.
     #[serde(serialize_with = "hex")]
     pub hash: [u8; 32],
+    /// What it may be used for.
+    #[serde(flatten)]
+    pub scope: Scope,
+    /// From then on it is refused.
+    pub expires: Option<Moment>,
     /// Limits on this key alone.
     pub limits: Limits,
     /// Quotas of this key alone.
@@ -53,7 +65,8 @@ pub struct Key {
 }
 
 /// Limits on all models together, and on single models besides.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(from = "Flat")]
 pub struct Limits {
     /// Whatever the model.
     #[serde(flatten)]
@@ -63,7 +76,8 @@ pub struct Limits {
 }
 
 /// Limits; `None` is unlimited, zero is zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct Limit {
     /// Requests per minute.
     pub requests_per_minute: Option<u32>,
@@ -73,6 +87,26 @@ pub struct Limit {
     pub concurrent: Option<u32>,
     /// Prompt and output tokens of one request.
     pub tokens_per_request: Option<u64>,
+}
+
+/// [`Limits`] as they are written: a name nobody knows would else be a limit that nobody enforces.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Flat {
+    requests_per_minute: Option<u32>,
+    tokens_per_minute: Option<u64>,
+    concurrent: Option<u32>,
+    tokens_per_request: Option<u64>,
+    models: BTreeMap<Name, Limit>,
+}
+
+// === impl Limits ===
+
+impl From<Flat> for Limits {
+    fn from(flat: Flat) -> Self {
+        let Flat { requests_per_minute, tokens_per_minute, concurrent, tokens_per_request, models } = flat;
+        Self { all: Limit { requests_per_minute, tokens_per_minute, concurrent, tokens_per_request }, models }
+    }
 }
 
 // === impl Tenant ===
@@ -88,6 +122,8 @@ impl Tenant {
             limits: Limits::default(),
             quotas: Vec::new(),
             count_cached: true,
+            networks: None,
+            certificates: Vec::new(),
             keys: Vec::new(),
         }
     }
@@ -96,6 +132,11 @@ impl Tenant {
     pub fn may_use(&self, model: &Name) -> bool {
         self.models.as_ref().is_none_or(|models| models.contains(model))
     }
+
+    /// Whether it may come from this address.
+    pub fn may_come_from(&self, address: IpAddr) -> bool {
+        contain(&self.networks, address)
+    }
 }
 
 // === impl Key ===
@@ -103,6 +144,6 @@ impl Tenant {
 impl Key {
     /// A key limited by nothing but its tenant.
     pub fn new(name: Name, hash: [u8; 32]) -> Self {
-        Self { name, hash, limits: Limits::default(), quotas: Vec::new() }
+        Self { name, hash, scope: Scope::default(), expires: None, limits: Limits::default(), quotas: Vec::new() }
     }
 }

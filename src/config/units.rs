@@ -4,6 +4,7 @@ use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// An amount of memory: bytes as an integer, or text such as `"512MiB"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +16,10 @@ pub(super) enum Memory {
     Bytes(u64),
     Percent(f64),
 }
+
+/// A length of time, `"500ms"`, `"30s"`, `"5m"`, `"1h"`, `"7d"`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Time(pub(super) Duration);
 
 /// A number of threads, or `"auto"`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -43,6 +48,7 @@ pub(super) enum SecretSource {
 const BYTES: &str = "an amount of memory such as \"512MiB\" or a number of bytes";
 const MEMORY: &str = "an amount of memory such as \"512MiB\", \"70%\" or a number of bytes";
 const THREADS: &str = "\"auto\" or a number of threads, at least 1";
+const TIME: &str = "a length of time such as \"500ms\", \"30s\", \"5m\", \"1h\" or \"7d\"";
 const HEX: &str = "64 hexadecimal digits";
 const ADDRESS: &str = "an address and a port such as \"127.0.0.1:8080\"";
 const SECRET: &str = "\"${NAME}\" of an environment variable or { file = \"PATH\" }; a secret doesn't belong in this file";
@@ -78,6 +84,20 @@ fn memory(text: &str) -> Option<Memory> {
 
 fn threads(text: &str) -> Option<Threads> {
     (text == "auto").then_some(Threads::Auto)
+}
+
+fn time(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (amount, unit) = text.split_at(digits);
+    let milliseconds: u64 = match unit.trim_start() {
+        "ms" => 1,
+        "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
+    amount.parse::<u64>().ok()?.checked_mul(milliseconds).map(Duration::from_millis)
 }
 
 fn hex32(text: &str) -> Option<Hex32> {
@@ -133,6 +153,12 @@ impl<'de> Deserialize<'de> for Threads {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let exactly = |threads| usize::try_from(threads).ok().filter(|threads| *threads > 0).map(Threads::Exactly);
         deserializer.deserialize_any(Scalar { expected: THREADS, text: threads, integer: Some(exactly) })
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(Scalar { expected: TIME, text: |text| time(text).map(Time), integer: None })
     }
 }
 
@@ -211,6 +237,16 @@ mod tests {
         assert_eq!(memory("1GiB"), Some(Memory::Bytes(1 << 30)));
         for text in ["0%", "101%", "-1%", "%", "nan%"] {
             assert_eq!(memory(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_length_of_time_has_a_unit() {
+        for (text, milliseconds) in [("500ms", 500), ("30s", 30_000), ("5 m", 300_000), ("1h", 3_600_000), ("7d", 604_800_000), ("0s", 0)] {
+            assert_eq!(time(text), Some(Duration::from_millis(milliseconds)), "{text}");
+        }
+        for text in ["", "5", "1.5s", "-1s", "s", "1y", "99999999999999999999s"] {
+            assert_eq!(time(text), None, "{text}");
         }
     }
 

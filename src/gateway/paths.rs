@@ -2,6 +2,7 @@
 
 use crate::api::openai::Kind;
 use crate::call::Error;
+use crate::config;
 use http::Method;
 
 /// What a method and path ask for.
@@ -28,6 +29,16 @@ const MODEL: &str = "/v1/models/";
 // === impl Endpoint ===
 
 impl Endpoint {
+    /// What a key's scope calls it.
+    pub(super) fn scoped(&self) -> Option<config::Endpoint> {
+        match self {
+            Endpoint::Generate(Kind::Chat) => Some(config::Endpoint::Chat),
+            Endpoint::Generate(Kind::Completion) => Some(config::Endpoint::Completions),
+            Endpoint::Models | Endpoint::Model(_) => Some(config::Endpoint::Models),
+            Endpoint::Live | Endpoint::Ready | Endpoint::Options(_) => None,
+        }
+    }
+
     /// What is asked for.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts};
 use crate::call::{Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
-use crate::config::{Config, Model, Name, Prices, SamplingDefaults, Tenant};
+use crate::config::{Config, Model, Name, Prices, SamplingDefaults};
 use crate::tenant::Holder;
 use crate::text::Text;
 use std::collections::BTreeMap;
@@ -53,15 +53,15 @@ impl Catalog {
         Self { config, served, fingerprints }
     }
 
-    /// The model of this name or alias, if the tenant may use it.
-    pub(super) fn model(&self, name: &str, tenant: &Tenant) -> Result<&Arc<Model>, Error> {
-        let model = self.config.model(name).filter(|model| tenant.may_use(&model.name));
+    /// The model of this name or alias, if the holder may use it.
+    pub(super) fn model(&self, name: &str, holder: &Holder) -> Result<&Arc<Model>, Error> {
+        let model = self.config.model(name).filter(|model| holder.may_use(model));
         model.ok_or_else(|| Error::ModelNotFound { model: name.to_owned() })
     }
 
-    /// The models the tenant may use.
-    pub(super) fn models<'a>(&'a self, tenant: &'a Tenant) -> impl Iterator<Item = &'a Arc<Model>> {
-        self.config.models.values().filter(|model| tenant.may_use(&model.name))
+    /// The models the holder may use.
+    pub(super) fn models<'a>(&'a self, holder: &'a Holder) -> impl Iterator<Item = &'a Arc<Model>> {
+        self.config.models.values().filter(|model| holder.may_use(model))
     }
 
     /// The call a request's body asks for.
@@ -77,7 +77,7 @@ impl Catalog {
                 (model, Asked::Completion(prompts), generation)
             }
         };
-        let model = self.model(&name, &holder.tenant)?.clone();
+        let model = self.model(&name, &holder)?.clone();
         record.lock().model = Some(model.name.clone());
         let served = self.served.get(&model.name);
         let served = served.ok_or_else(|| Error::NoCapacity { model: model.name.to_string(), retry_after: LOADING })?;

@@ -169,6 +169,7 @@ fn row(error: &Error) -> Row<'_> {
     let row = |status, kind, code| Row { status, kind, code, param: None, retry_after: None, hopeless: false };
     match error {
         Error::Unauthenticated { .. } => row(StatusCode::UNAUTHORIZED, INVALID, "invalid_api_key"),
+        Error::OutOfScope { .. } => row(StatusCode::FORBIDDEN, INVALID, "insufficient_permissions"),
         Error::ModelNotFound { .. } => Row { param: Some("model"), ..row(StatusCode::NOT_FOUND, INVALID, "model_not_found") },
         Error::Invalid { param, .. } => Row { param: param.as_deref(), ..row(StatusCode::BAD_REQUEST, INVALID, "invalid_value") },
         Error::Unsupported { param, .. } => Row { param: Some(param), ..row(StatusCode::BAD_REQUEST, INVALID, "unsupported_parameter") },

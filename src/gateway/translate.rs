@@ -66,7 +66,11 @@ where
         Box::pin(async move {
             let Incoming { http, record, holder, .. } = incoming;
             let holder = holder.ok_or(Error::Unauthenticated { shown: None })?;
-            match Endpoint::find(http.method(), http.uri().path())? {
+            let endpoint = Endpoint::find(http.method(), http.uri().path())?;
+            if let Some(scoped) = endpoint.scoped() {
+                holder.check(scoped)?; // before the body is read
+            }
+            match endpoint {
                 Endpoint::Generate(kind) => {
                     let (call, wanted) = shared.understand(kind, http, holder, record.clone()).await?;
                     let reply = inner.call(call).await?;
@@ -77,7 +81,7 @@ where
                     Ok(respond::json(&shared.list(&holder)))
                 }
                 Endpoint::Model(name) => {
-                    let model = shared.catalog.model(&name, &holder.tenant)?;
+                    let model = shared.catalog.model(&name, &holder)?;
                     record.lock().outcome = Some(Outcome::Done);
                     Ok(respond::json(&shared.model(model)))
                 }
@@ -134,7 +138,7 @@ impl Shared {
     }
 
     fn list<'a>(&'a self, holder: &'a Holder) -> ModelList<'a> {
-        let models = self.catalog.models(&holder.tenant);
+        let models = self.catalog.models(holder);
         ModelList { object: "list", data: models.map(|model| self.model(model)).collect() }
     }
 

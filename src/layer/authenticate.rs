@@ -1,4 +1,4 @@
-//! Who is it: an API key becomes its holder.
+//! Who is it: a key, a token or a client's certificate becomes its holder.
 
 use super::Incoming;
 use crate::call::Error;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower::{Layer, Service, layer::layer_fn};
 
-/// Lets only requests with a known key pass.
+/// Lets only requests pass that are known to be somebody's.
 #[derive(Clone)]
 pub struct Authenticate<S> {
     inner: S,
@@ -20,7 +20,7 @@ pub struct Authenticate<S> {
 // === impl Authenticate ===
 
 impl<S> Authenticate<S> {
-    /// Checks keys against `keys`.
+    /// Checks against `keys`.
     pub fn layer(keys: Arc<Keys>) -> impl Layer<S, Service = Self> + Clone {
         layer_fn(move |inner| Self { inner, keys: keys.clone() })
     }
@@ -39,9 +39,9 @@ where
     }
 
     fn call(&mut self, mut incoming: Incoming<B>) -> Self::Future {
-        let sent = secret(incoming.http.headers());
-        let Some(holder) = sent.and_then(|secret| self.keys.find(secret)) else {
-            return Either::Left(ready(Err(Error::Unauthenticated { shown: sent.map(shown) })));
+        let holder = match self.keys.identify(secret(incoming.http.headers()), &incoming.peer) {
+            Ok(holder) => holder,
+            Err(error) => return Either::Left(ready(Err(error))),
         };
         {
             let mut notes = incoming.record.lock();
@@ -53,17 +53,11 @@ where
     }
 }
 
-/// The key a client sent: as OpenAI's clients do, or as Anthropic's do.
+/// The secret a client sent: as OpenAI's clients do, or as Anthropic's do.
 fn secret(headers: &HeaderMap) -> Option<&str> {
     let Some(authorization) = headers.get(header::AUTHORIZATION) else {
         return headers.get("x-api-key")?.to_str().ok().map(str::trim);
     };
     let (scheme, secret) = authorization.to_str().ok()?.split_once(' ')?;
     scheme.eq_ignore_ascii_case("bearer").then_some(secret.trim())
-}
-
-/// As much of a key as may be seen: `rh_abcd…`, and never more than a quarter of it.
-fn shown(secret: &str) -> String {
-    let start: String = secret.chars().take(7.min(secret.len() / 4)).collect();
-    format!("{start}…")
 }

@@ -5,7 +5,7 @@ use crate::call::{Call, Error, Event, Finish, Outcome, Peer, Prompt, Reply, Samp
 use crate::clock::Clock;
 use crate::config::{Amount, Config, Key, Ledger, Limit as Most, Limits, Model, Per, Quota, Store, Tenant, Zone};
 use crate::metrics::Metrics;
-use crate::tenant::{Accounts, Keys};
+use crate::tenant::{Accounts, Credentials, Keys};
 use futures_util::stream::iter;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Empty, Full};
@@ -69,7 +69,9 @@ fn pieces(ids: &[usize]) -> Vec<Result<Event, Error>> {
 }
 
 async fn authenticated(headers: &[(&str, &str)]) -> Result<Incoming<()>, Error> {
-    let keys = Keys::new(&Config { tenants: [("acme".into(), tenant(None))].into(), ..Config::default() });
+    let store = Store { ledger: Ledger::Off, ..Store::default() };
+    let credentials = Credentials::open(&store, Clock::system()).unwrap();
+    let keys = Keys::new(Arc::new(Config { tenants: [("acme".into(), tenant(None))].into(), ..Config::default() }), &credentials);
     let inner = service_fn(|incoming: Incoming<()>| std::future::ready(Ok::<_, Error>(incoming)));
     Authenticate::layer(Arc::new(keys)).layer(inner).call(incoming(headers)).await
 }

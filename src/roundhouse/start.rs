@@ -9,7 +9,7 @@ use crate::config::{Config, Model, Name};
 use crate::gateway::{Gateway, Parts, Served, Stack};
 use crate::metrics::Metrics;
 use crate::shard::Shard;
-use crate::tenant::{Accounts, Keys};
+use crate::tenant::{Accounts, Credentials, Keys};
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -36,6 +36,7 @@ pub fn start(config: Arc<Config>, engines: &mut dyn LoadEngine, listeners: Liste
     let (clock, metrics) = (Clock::system(), Metrics::new());
     let accounts = Arc::new(Accounts::open(&config.store, clock.clone())?); // before weights are loaded: another process may have the file
     accounts.configure(&config)?;
+    let credentials = Credentials::open(&config.store, clock.clone())?;
     let mut shards = Shards::new();
     for (name, shard) in &config.shards {
         shards.insert(name.clone(), start_shard(shard, engines, &metrics, &clock)?);
@@ -45,7 +46,7 @@ pub fn start(config: Arc<Config>, engines: &mut dyn LoadEngine, listeners: Liste
     let stack = Stack::build(Parts {
         served: served(&config, &shards)?,
         backends: shards.iter().map(backend).collect(),
-        keys: Arc::new(Keys::new(&config)),
+        keys: Arc::new(Keys::new(config.clone(), &credentials)),
         accounts,
         metrics: metrics.clone(),
         clock,

@@ -1,18 +1,42 @@
-//! API keys: found by the hash of their secret, made from the system's randomness.
+//! Who it is: an API key, a token or a client's certificate becomes its holder.
 
-use crate::config::{Config, Key, Secret, Tenant};
+mod entry;
+mod error;
+mod new;
+mod operate;
+mod store;
+mod table;
+
+use crate::call::{Certificate, Error, Peer};
+use crate::clock::Clock;
+use crate::config::{Config, Endpoint, Key, Model, Moment, Name, Store, Tenant};
 use std::collections::HashMap;
 use std::sync::Arc;
+use store::KeyStore;
 
-/// What every made key begins with, so that scanners for leaked secrets find it.
-const PREFIX: &str = "rh_";
-/// 62^43 is a little more than 2^256.
-const CHARACTERS: usize = 43;
-const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+pub use entry::{Grant, KeyState, Listed, Source};
+pub use error::KeyError;
+pub use new::{NewKey, new_key};
 
-/// The keys of one configuration.
-#[derive(Debug)]
-pub struct Keys(HashMap<[u8; 32], Holder>);
+use super::ledger::LedgerError;
+
+/// What outlives a configuration of who may come in.
+#[derive(Clone)]
+pub struct Credentials {
+    /// Keys that are kept in the store, where there is one.
+    stored: Option<Arc<KeyStore>>,
+    clock: Clock,
+}
+
+/// Everybody who may come in under one configuration.
+pub struct Keys {
+    config: Arc<Config>,
+    /// The file's keys by their hashes.
+    of_file: HashMap<[u8; 32], Holder>,
+    /// Tenants by the subjects of their certificates.
+    subjects: HashMap<String, Arc<Tenant>>,
+    credentials: Credentials,
+}
 
 /// Who holds a key.
 #[derive(Clone, Debug)]
@@ -23,93 +47,119 @@ pub struct Holder {
     pub key: Arc<Key>,
 }
 
-/// A key nobody has yet.
-#[derive(Debug)]
-pub struct NewKey {
-    /// What a client sends. It is shown once and kept nowhere.
-    pub secret: Secret,
-    /// BLAKE3 of the secret, for the configuration.
-    pub hash: [u8; 32],
+// === impl Credentials ===
+
+impl Credentials {
+    /// Opens what is kept in the store. Blocks until it has been read.
+    ///
+    /// # Errors
+    /// The store can't be opened.
+    pub fn open(store: &Store, clock: Clock) -> Result<Self, LedgerError> {
+        Ok(Self { stored: KeyStore::open(store, clock.clone())?.map(Arc::new), clock })
+    }
 }
 
 // === impl Keys ===
 
 impl Keys {
-    /// The keys of all tenants.
-    pub fn new(config: &Config) -> Self {
-        let holders = config
+    /// The keys of the configuration's tenants, in the file and in the store.
+    pub fn new(config: Arc<Config>, credentials: &Credentials) -> Self {
+        let of_file = config
             .tenants
             .values()
             .flat_map(|tenant| tenant.keys.iter().map(|key| (key.hash, Holder { tenant: tenant.clone(), key: Arc::new(key.clone()) })));
-        Self(holders.collect())
+        let subjects =
+            config.tenants.values().flat_map(|tenant| tenant.certificates.iter().map(|subject| (subject.clone(), tenant.clone())));
+        Self { of_file: of_file.collect(), subjects: subjects.collect(), credentials: credentials.clone(), config }
     }
 
-    /// Who holds the key with this secret.
+    /// Who sent a request with this secret, if it had one, from this peer. A secret decides, whatever the certificate says.
+    /// It doesn't wait for anything.
+    ///
+    /// # Errors
+    /// Nobody who may come in, or not from there.
+    pub fn identify(&self, sent: Option<&str>, peer: &Peer) -> Result<Holder, Error> {
+        let holder = match (sent, &peer.certificate) {
+            (Some(secret), _) => self.find(secret),
+            (None, Some(certificate)) => self.certified(certificate),
+            (None, None) => None,
+        };
+        let now = self.now();
+        let holder =
+            holder.filter(|holder| !is_expired(&holder.key, now)).ok_or_else(|| Error::Unauthenticated { shown: sent.map(shown) })?;
+        let address = peer.address.ip();
+        if !holder.tenant.may_come_from(address) || !holder.key.scope.has_address(address) {
+            return Err(Error::OutOfScope { deed: format!("be used from {}", address.to_canonical()) });
+        }
+        Ok(holder)
+    }
+
+    /// Who holds the key with this secret, expired or not.
     ///
     /// Only hashes are compared: how long that takes tells something about a hash, and nothing about any secret.
-    pub fn find(&self, secret: &str) -> Option<Holder> {
-        self.0.get(blake3::hash(secret.as_bytes()).as_bytes()).cloned()
+    fn find(&self, secret: &str) -> Option<Holder> {
+        let hash = blake3::hash(secret.as_bytes());
+        if let Some(entry) = self.credentials.stored.as_ref().and_then(|stored| stored.entries().get(hash.as_bytes()).cloned()) {
+            if entry.is_revoked(self.now()) {
+                return None;
+            }
+            let tenant = self.config.tenants.get(&entry.tenant)?.clone();
+            let key = match &entry.key {
+                Some(key) => key.clone(),
+                None => self.named(&entry.tenant, &entry.name)?.key.clone(),
+            };
+            return Some(Holder { tenant, key });
+        }
+        self.of_file.get(hash.as_bytes()).cloned()
+    }
+
+    /// The file's key of this name.
+    fn named(&self, tenant: &Name, name: &Name) -> Option<&Holder> {
+        let key = self.config.tenants.get(tenant)?.keys.iter().find(|key| key.name == *name)?;
+        self.of_file.get(&key.hash)
+    }
+
+    /// Whom a certificate stands for: its subject decides, then its alternative names in their order.
+    fn certified(&self, certificate: &Certificate) -> Option<Holder> {
+        let mut names = std::iter::once(&certificate.subject).chain(&certificate.names);
+        let tenant = names.find_map(|name| self.subjects.get(name))?.clone();
+        Some(Holder { tenant, key: Arc::new(Key::new("certificate".into(), certificate.fingerprint)) })
+    }
+
+    fn now(&self) -> Moment {
+        Moment::from_unix(self.credentials.clock.unix())
     }
 }
 
-/// Makes a key of 256 random bits: `rh_` and 43 characters, each of the 62 equally likely.
-///
-/// # Errors
-/// The system has no randomness to give.
-pub fn new_key() -> Result<NewKey, getrandom::Error> {
-    let mut secret = String::from(PREFIX);
-    let mut random = [0; 64];
-    while secret.len() < PREFIX.len() + CHARACTERS {
-        getrandom::fill(&mut random)?;
-        // 248 = 4 × 62: above it some characters would be likelier than others.
-        let unbiased = random.iter().filter(|byte| **byte < 248).map(|byte| char::from(BASE62[usize::from(byte % 62)]));
-        secret.extend(unbiased.take(PREFIX.len() + CHARACTERS - secret.len()));
+fn is_expired(key: &Key, now: Moment) -> bool {
+    key.expires.is_some_and(|expires| expires <= now)
+}
+
+/// As much of a key as may be seen: `rh_abcd…`, and never more than a quarter of it.
+fn shown(secret: &str) -> String {
+    let start: String = secret.chars().take(7.min(secret.len() / 4)).collect();
+    format!("{start}…")
+}
+
+// === impl Holder ===
+
+impl Holder {
+    /// Whether tenant and key may use this model.
+    pub fn may_use(&self, model: &Model) -> bool {
+        self.tenant.may_use(&model.name) && self.key.scope.has_model(&model.name)
     }
-    let hash = blake3::hash(secret.as_bytes()).into();
-    Ok(NewKey { secret: Secret::new(secret), hash })
+
+    /// Whether the key may use this endpoint.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn check(&self, endpoint: Endpoint) -> Result<(), Error> {
+        if self.key.scope.has_endpoint(endpoint) {
+            return Ok(());
+        }
+        Err(Error::OutOfScope { deed: format!("be used for the endpoint `{endpoint}`") })
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
-
-    use super::*;
-    use std::collections::{BTreeMap, BTreeSet};
-
-    fn tenant(name: &str, secrets: &[&str]) -> Arc<Tenant> {
-        let key = |secret: &&str| Key::new((*secret).into(), blake3::hash(secret.as_bytes()).into());
-        Arc::new(Tenant { keys: secrets.iter().map(key).collect(), ..Tenant::new(name.into()) })
-    }
-
-    #[test]
-    fn a_key_is_found_by_its_secret_and_by_nothing_else() {
-        let tenants = [tenant("acme", &["one", "two"]), tenant("other", &["three"]), tenant("keyless", &[])];
-        let tenants: BTreeMap<_, _> = tenants.into_iter().map(|tenant| (tenant.name.clone(), tenant)).collect();
-        let keys = Keys::new(&Config { tenants, ..Config::default() });
-        let found = |secret| keys.find(secret).map(|holder| (holder.tenant.name.to_string(), holder.key.name.to_string()));
-        assert_eq!(found("one"), Some(("acme".to_owned(), "one".to_owned())));
-        assert_eq!(found("two"), Some(("acme".to_owned(), "two".to_owned())));
-        assert_eq!(found("three"), Some(("other".to_owned(), "three".to_owned())));
-        for wrong in ["", "On", "one ", "one\0", "four"] {
-            assert_eq!(found(wrong), None, "{wrong:?}");
-        }
-    }
-
-    #[test]
-    fn a_new_key_has_its_form_its_hash_and_no_twin() {
-        let mut seen = BTreeSet::new();
-        let mut characters = BTreeSet::new();
-        for _ in 0..200 {
-            let key = new_key().unwrap();
-            let secret = key.secret.expose();
-            let random = secret.strip_prefix("rh_").unwrap();
-            assert!(random.len() == 43 && random.bytes().all(|byte| byte.is_ascii_alphanumeric()), "{random}");
-            assert_eq!(key.hash, *blake3::hash(secret.as_bytes()).as_bytes());
-            characters.extend(random.chars());
-            assert!(seen.insert(secret.to_owned()));
-            assert!(!format!("{key:?}").contains(random));
-        }
-        // 8,600 draws miss one of 62 characters with a probability below 1e-58.
-        assert_eq!(characters.len(), 62);
-    }
-}
+mod tests;

@@ -8,7 +8,7 @@ mod writer;
 
 use super::window::{Counted, Worth};
 use crate::config;
-use database::{Database, Kind, Place};
+use database::Database;
 use futures_util::future::BoxFuture;
 use state::State;
 use std::fs::{File, TryLockError};
@@ -21,6 +21,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use writer::{Command, Used, Writer};
 
+pub(in crate::tenant) use database::{Place, connect};
 pub(in crate::tenant) use row::{Open, Row, outcome};
 
 /// The ledger's handle.
@@ -69,14 +70,11 @@ impl Ledger {
     /// # Errors
     /// It can't be opened, or another process has the file. `None` is a ledger that is off.
     pub(super) fn open(store: &config::Store) -> Result<Option<Self>, LedgerError> {
-        let (url, kind, lock) = match &store.ledger {
-            config::Ledger::Off => return Ok(None),
-            config::Ledger::Sqlite(path) => (format!("sqlite:{}?mode=rwc", path.display()), Kind::Sqlite, Some(lock(path)?)),
-            config::Ledger::Postgres(url) => (url.expose().to_owned(), Kind::Postgres, None),
+        let Some(place) = Place::of(store)? else { return Ok(None) };
+        let lock = match &store.ledger {
+            config::Ledger::Sqlite(path) => Some(lock(path)?),
+            config::Ledger::Off | config::Ledger::Postgres(_) => None,
         };
-        let mut random = [0; 8];
-        getrandom::fill(&mut random)?;
-        let place = Place { url, durability: store.durability, kind, replica: i64::from_le_bytes(random) >> 1 };
         let (commands, receiver) = mpsc::unbounded_channel();
         let state = Arc::new(State::new());
         let (opened, wait) = channel();

@@ -12,6 +12,6 @@ mod subject;
 mod window;
 
 pub use accounts::{Accounts, Granted, Reservation};
-pub use keys::{Holder, Keys, NewKey, new_key};
+pub use keys::{Credentials, Grant, Holder, KeyError, KeyState, Keys, Listed, NewKey, Source, new_key};
 pub use ledger::LedgerError;
 pub use local::Levels;

@@ -17,7 +17,7 @@ use roundhouse::config::{Config, Name};
 use roundhouse::gateway::listener::bind;
 use roundhouse::gateway::{Gateway, Parts, Served, Stack};
 use roundhouse::metrics::Metrics;
-use roundhouse::tenant::{Accounts, Keys};
+use roundhouse::tenant::{Accounts, Credentials, Keys};
 use roundhouse::text::{Text, Vocabulary};
 use serde_json::Value;
 use std::net::SocketAddr;
@@ -182,7 +182,7 @@ impl Edge {
                 .zip(backends)
                 .map(|(name, backend)| (Name::from(name.as_str()), backend.clone() as Arc<dyn Backend>))
                 .collect(),
-            keys: Arc::new(Keys::new(&config)),
+            keys: Arc::new(Keys::new(config.clone(), &Credentials::open(&config.store, clock.clone()).unwrap())),
             accounts: Arc::new(Accounts::open(&config.store, clock.clone()).unwrap()),
             metrics: metrics.clone(),
             clock,

@@ -4,11 +4,14 @@ use super::{Resolver, or, or_nearest};
 use crate::config::money::Decimal;
 use crate::config::problem::join;
 use crate::config::raw::{self, Named};
-use crate::config::{Amount, Class, Key, Limit, Limits, Model, Money, MoneyError, Name, Per, Quota, Tenant, Zone};
+use crate::config::{
+    Amount, Class, Key, Limit, Limits, Model, Moment, MomentError, Money, MoneyError, Name, Per, Quota, Scope, Tenant, Zone,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use toml::Spanned;
+use toml::value::Datetime;
 
 /// All models, by name.
 type Models = BTreeMap<Name, Arc<Model>>;
@@ -17,7 +20,7 @@ impl Resolver<'_> {
     pub(super) fn tenants(&mut self, raw: Named<raw::Tenant>, models: &Models) -> BTreeMap<Name, Arc<Tenant>> {
         // One secret is one key of one tenant, else nobody could say who sent it.
         let mut hashes = BTreeMap::new();
-        let mut tenants = BTreeMap::new();
+        let (mut subjects, mut tenants) = (BTreeMap::new(), BTreeMap::new());
         for (name, raw) in raw {
             let path = join("tenants", name.get_ref().as_str());
             self.name(&name, &path);
@@ -27,11 +30,31 @@ impl Resolver<'_> {
             let quotas = self.quotas(raw.quota, &path, models);
             let count_cached = or(raw.count_cached, true);
             let (weight, class) = (or(raw.weight, NonZeroU32::MIN), or(raw.class, Class::default()));
-            let name = name.into_inner();
-            let tenant = Tenant { name: name.clone(), weight, class, models: allowed, limits, quotas, count_cached, keys };
+            let certificates = self.certificates(raw.certificates, &path, &mut subjects);
+            let (name, networks) = (name.into_inner(), raw.networks);
+            let tenant =
+                Tenant { name: name.clone(), weight, class, models: allowed, limits, quotas, count_cached, networks, certificates, keys };
             tenants.insert(name, Arc::new(tenant));
         }
         tenants
+    }
+
+    /// Subjects of certificates; one stands for one tenant, else nobody could say who came.
+    fn certificates(&mut self, given: Vec<Spanned<String>>, path: &str, subjects: &mut BTreeMap<String, String>) -> Vec<String> {
+        let mut certificates = Vec::new();
+        for (index, subject) in given.into_iter().enumerate() {
+            let (span, path) = (subject.span(), format!("{path}.certificates[{index}]"));
+            let subject = subject.into_inner();
+            if !subject.contains(['=', ':']) {
+                let message = "write a subject such as \"CN=ci,O=Acme\" or an alternative name such as \"DNS:ci.acme.example\"";
+                self.refuse(span, &path, message);
+            } else if let Some(other) = subjects.insert(subject.clone(), path.clone()) {
+                self.refuse(span, &path, format!("`{other}` is the same subject"));
+            } else {
+                certificates.push(subject);
+            }
+        }
+        certificates
     }
 
     /// A tenant's models by their names, whether the file names or aliases them.
@@ -74,10 +97,23 @@ impl Resolver<'_> {
             if let (Some(name), Some(hash)) = (name, hash) {
                 let limits = self.limits(raw.limits, &path, models);
                 let quotas = self.quotas(raw.quota, &path, models);
-                keys.push(Key { name, hash: hash.0, limits, quotas });
+                let models = raw.models.map(|names| self.allowed(names, &path, models));
+                let expires = raw.expires.and_then(|expires| self.moment(&expires, &join(&path, "expires")));
+                let scope = Scope { models, endpoints: raw.endpoints, networks: raw.networks };
+                keys.push(Key { name, hash: hash.0, scope, expires, limits, quotas });
             }
         }
         keys
+    }
+
+    fn moment(&mut self, given: &Spanned<Datetime>, path: &str) -> Option<Moment> {
+        match given.get_ref().to_string().parse() {
+            Ok(moment) => Some(moment),
+            Err(MomentError) => {
+                self.refuse(given.span(), path, MomentError.to_string());
+                None
+            }
+        }
     }
 
     fn limits(&mut self, raw: raw::Limits, path: &str, models: &Models) -> Limits {

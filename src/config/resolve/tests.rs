@@ -340,3 +340,64 @@ fn wrong_quotas_prices_and_stores_are_refused_where_they_are() {
         assert!(!format!("{problems:?}").contains("secret@"));
     }
 }
+
+const SCOPED: &str = r#"
+[tenants.t]
+networks = ["10.0.0.0/8"]
+certificates = ["CN=ci,O=T", "DNS:ci.t"]
+[[tenants.t.keys]]
+name = "k"
+hash = "abababababababababababababababababababababababababababababababab"
+models = ["m"]
+endpoints = ["chat", "models"]
+networks = ["192.168.1.7"]
+expires = 2027-01-01T00:00:00Z
+"#;
+
+#[test]
+fn a_key_is_confined_to_what_its_scope_names() {
+    let config = parse(&format!("{VALID}{SCOPED}")).unwrap();
+    let tenant = &config.tenants["t"];
+    assert!(tenant.may_come_from([10, 0, 0, 1].into()) && !tenant.may_come_from([11, 0, 0, 1].into()));
+    assert_eq!(tenant.certificates, ["CN=ci,O=T", "DNS:ci.t"]);
+    let key = &tenant.keys[0];
+    assert_eq!(key.expires.unwrap().to_string(), "2027-01-01T00:00:00Z");
+    assert!(key.scope.has_endpoint(crate::config::Endpoint::Chat) && !key.scope.has_endpoint(crate::config::Endpoint::Completions));
+    assert!(key.scope.has_address([192, 168, 1, 7].into()) && !key.scope.has_address([192, 168, 1, 8].into()));
+    for (right, wrong, key) in [
+        ("models = [\"m\"]", "models = [\"mm\"]", "tenants.t.keys[0].models[0]"),
+        ("\"chat\"", "\"chats\"", "tenants.t.keys[0].endpoints[0]"),
+        ("192.168.1.7", "192.168.1", "tenants.t.keys[0].networks[0]"),
+        ("2027-01-01T00:00:00Z", "2027-01-01", "tenants.t.keys[0].expires"),
+        ("2027-01-01T00:00:00Z", "\"tomorrow\"", "tenants.t.keys[0].expires"),
+        ("\"DNS:ci.t\"", "\"CN=ci,O=T\"", "tenants.t.certificates[1]"),
+        ("\"DNS:ci.t\"", "\"ci\"", "tenants.t.certificates[1]"),
+    ] {
+        let found = problems_beside_valid(&SCOPED.replacen(right, wrong, 1));
+        assert!(found.len() == 1 && found[0].contains(key), "{wrong}: {found:?}");
+    }
+}
+
+#[test]
+fn an_issuer_of_tokens_has_its_keys_in_one_place() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("keys.json"), "{\"keys\": []}").unwrap();
+    let parse = |text: &str| parse_with(&format!("[[auth.jwt]]\n{text}\n"), &folder.path().join("r.toml"), &|_| None);
+    let keys = |text: &str| match parse(text) {
+        Err(ConfigError::Invalid { problems }) => problems.into_iter().map(|problem| problem.key).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    let issuer = &parse("issuer = \"i\"\naudience = \"a\"\nfile = \"keys.json\"").unwrap().auth.jwt[0];
+    assert_eq!((issuer.tenant_claim.as_str(), issuer.key_claim.as_str(), issuer.leeway.as_secs()), ("tenant", "sub", 30));
+    assert!(parse("issuer = \"i\"\naudience = \"a\"\nurl = \"https://i/jwks\"\nleeway = \"1m\"\nalgorithms = [\"EdDSA\"]").is_ok());
+    assert_eq!(keys("audience = \"a\"\nurl = \"https://i/jwks\""), ["auth.jwt[0].issuer"]);
+    assert_eq!(keys("issuer = \"i\"\nurl = \"https://i/jwks\""), ["auth.jwt[0].audience"]);
+    assert_eq!(keys("issuer = \"i\"\naudience = \"a\""), ["auth.jwt[0]"]);
+    assert_eq!(keys("issuer = \"i\"\naudience = \"a\"\nfile = \"keys.json\"\nurl = \"https://i/jwks\""), ["auth.jwt[0]"]);
+    assert_eq!(keys("issuer = \"i\"\naudience = \"a\"\nfile = \"none.json\""), ["auth.jwt[0].file"]);
+    assert_eq!(keys("issuer = \"i\"\naudience = \"a\"\nurl = \"https://me:secret@i/jwks\""), ["auth.jwt[0].url"]);
+    for algorithm in ["none", "HS256", "RS512"] {
+        let found = keys(&format!("issuer = \"i\"\naudience = \"a\"\nurl = \"https://i/jwks\"\nalgorithms = [\"{algorithm}\"]"));
+        assert_eq!(found, ["auth.jwt[0].algorithms[0]"]);
+    }
+}

@@ -2,18 +2,18 @@
 
 use super::row::Row;
 use super::schema;
-use crate::config::{Durability, Money};
+use crate::config::{Durability, Ledger, Money, Store};
 use crate::tenant::window::{Counted, Worth};
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
-use sqlx::{Any, AnyConnection, Connection, Row as _};
+use sqlx::{Any, AnyConnection, Connection, Row as _, Transaction};
 use std::ops::Range;
 use std::sync::Once;
 use std::time::Duration;
 
 /// Where the tables are, and how to open them.
 #[derive(Clone)]
-pub(super) struct Place {
+pub(in crate::tenant) struct Place {
     /// A URL as sqlx reads it; it may hold a password.
     pub(super) url: String,
     pub(super) durability: Durability,
@@ -45,34 +45,63 @@ pub(super) struct Group {
     pub(super) closed: Vec<u64>,
 }
 
+/// Connects to a store.
+pub(in crate::tenant) async fn connect(place: &Place) -> Result<AnyConnection, sqlx::Error> {
+    static DRIVERS: Once = Once::new();
+    DRIVERS.call_once(sqlx::any::install_default_drivers);
+    let mut connection = AnyConnection::connect(&place.url).await?;
+    let durable = place.durability == Durability::Fsync;
+    let settings: &[&'static str] = match (place.kind, durable) {
+        (Kind::Sqlite, true) => &["PRAGMA busy_timeout = 5000", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"],
+        (Kind::Sqlite, false) => &["PRAGMA busy_timeout = 5000", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL"],
+        (Kind::Postgres, true) => &["SET synchronous_commit = on"],
+        (Kind::Postgres, false) => &["SET synchronous_commit = off"],
+    };
+    for setting in settings {
+        sqlx::query(*setting).execute(&mut connection).await?;
+    }
+    Ok(connection)
+}
+
+// === impl Place ===
+
+impl Place {
+    /// The place that a configuration means; `None` where nothing is stored. It gets a number of its own.
+    ///
+    /// # Errors
+    /// The system has no randomness to give.
+    pub(in crate::tenant) fn of(store: &Store) -> Result<Option<Self>, getrandom::Error> {
+        let (url, kind) = match &store.ledger {
+            Ledger::Off => return Ok(None),
+            Ledger::Sqlite(path) => (format!("sqlite:{}?mode=rwc", path.display()), Kind::Sqlite),
+            Ledger::Postgres(url) => (url.expose().to_owned(), Kind::Postgres),
+        };
+        let mut random = [0; 8];
+        getrandom::fill(&mut random)?;
+        Ok(Some(Self { url, kind, durability: store.durability, replica: i64::from_le_bytes(random) >> 1 }))
+    }
+
+    /// Replicas that start together make their tables one after the other.
+    pub(in crate::tenant) async fn take_turns(&self, transaction: &mut Transaction<'_, Any>) -> Result<(), sqlx::Error> {
+        if self.kind == Kind::Postgres {
+            sqlx::query("SELECT CAST(pg_advisory_xact_lock(7203694) AS TEXT)").execute(&mut **transaction).await?;
+        }
+        Ok(())
+    }
+}
+
 // === impl Database ===
 
 impl Database {
     /// Connects, and makes what is missing.
     pub(super) async fn open(place: &Place) -> Result<Self, sqlx::Error> {
-        static DRIVERS: Once = Once::new();
-        DRIVERS.call_once(sqlx::any::install_default_drivers);
-        let mut database = Self { connection: AnyConnection::connect(&place.url).await?, place: place.clone() };
-        let durable = place.durability == Durability::Fsync;
-        let settings: &[&'static str] = match (place.kind, durable) {
-            (Kind::Sqlite, true) => &["PRAGMA busy_timeout = 5000", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL"],
-            (Kind::Sqlite, false) => &["PRAGMA busy_timeout = 5000", "PRAGMA journal_mode = WAL", "PRAGMA synchronous = NORMAL"],
-            (Kind::Postgres, true) => &["SET synchronous_commit = on"],
-            (Kind::Postgres, false) => &["SET synchronous_commit = off"],
-        };
-        for setting in settings {
-            sqlx::query(*setting).execute(&mut database.connection).await?;
-        }
-        Ok(database)
+        Ok(Self { connection: connect(place).await?, place: place.clone() })
     }
 
     /// Makes the tables that are missing.
     pub(super) async fn prepare(&mut self) -> Result<(), sqlx::Error> {
         let mut transaction = self.connection.begin().await?;
-        if self.place.kind == Kind::Postgres {
-            // Replicas that start together make the tables one after the other.
-            sqlx::query("SELECT CAST(pg_advisory_xact_lock(7203694) AS TEXT)").execute(&mut *transaction).await?;
-        }
+        self.place.take_turns(&mut transaction).await?;
         for statement in schema::TABLES {
             sqlx::query(*statement).execute(&mut *transaction).await?;
         }
