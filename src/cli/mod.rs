@@ -54,6 +54,12 @@ enum CliError {
     /// Weights can't be requantized.
     #[error(transparent)]
     Quantize(#[from] crate::model::quantize::QuantizeError),
+    /// The store can't be opened.
+    #[error("store.ledger: {0}")]
+    Ledger(#[from] crate::tenant::LedgerError),
+    /// A key can't be changed.
+    #[error(transparent)]
+    Key(#[from] crate::tenant::KeyError),
     /// No key could be made.
     #[error("the system has no randomness to make a key from: {0}")]
     Randomness(#[from] getrandom::Error),

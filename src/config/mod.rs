@@ -31,4 +31,5 @@ pub use scope::{Endpoint, Network, NetworkError, Scope};
 pub use secret::Secret;
 pub use store::{Billing, Durability, Ledger, OnStoreLoss, Store};
 pub use tenant::{Class, Key, Limit, Limits, Tenant};
+pub use units::duration;
 pub use weights::{Weights, WeightsError};

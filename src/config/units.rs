@@ -86,7 +86,8 @@ fn threads(text: &str) -> Option<Threads> {
     (text == "auto").then_some(Threads::Auto)
 }
 
-fn time(text: &str) -> Option<Duration> {
+/// A length of time as people write it, `"500ms"`, `"30s"`, `"5m"`, `"1h"`, `"7d"`; `None` without a number or a unit.
+pub fn duration(text: &str) -> Option<Duration> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (amount, unit) = text.split_at(digits);
     let milliseconds: u64 = match unit.trim_start() {
@@ -158,7 +159,7 @@ impl<'de> Deserialize<'de> for Threads {
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Scalar { expected: TIME, text: |text| time(text).map(Time), integer: None })
+        deserializer.deserialize_any(Scalar { expected: TIME, text: |text| duration(text).map(Time), integer: None })
     }
 }
 
@@ -243,10 +244,10 @@ mod tests {
     #[test]
     fn a_length_of_time_has_a_unit() {
         for (text, milliseconds) in [("500ms", 500), ("30s", 30_000), ("5 m", 300_000), ("1h", 3_600_000), ("7d", 604_800_000), ("0s", 0)] {
-            assert_eq!(time(text), Some(Duration::from_millis(milliseconds)), "{text}");
+            assert_eq!(duration(text), Some(Duration::from_millis(milliseconds)), "{text}");
         }
         for text in ["", "5", "1.5s", "-1s", "s", "1y", "99999999999999999999s"] {
-            assert_eq!(time(text), None, "{text}");
+            assert_eq!(duration(text), None, "{text}");
         }
     }
 

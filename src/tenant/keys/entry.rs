@@ -106,6 +106,18 @@ impl Entry {
     }
 }
 
+// === impl Source ===
+
+impl Source {
+    /// As lists show it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Source::File => "file",
+            Source::Store => "store",
+        }
+    }
+}
+
 // === impl KeyState ===
 
 impl KeyState {
