@@ -1,7 +1,7 @@
 //! `roundhouse check`
 
 use super::CliError;
-use crate::config::{Config, ConfigError, Limits, Name};
+use crate::config::{Config, ConfigError, Key, KeySource, Limits};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -57,8 +57,15 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
         let models = tenant.models.as_ref().map_or("all models".to_owned(), |models| format!("models [{}]", list(models)));
         writeln!(out, "tenant  {name}: {models}, {}", limit(&tenant.limits))?;
         for key in &tenant.keys {
-            writeln!(out, "key     {name}/{}: {}", key.name, limit(&key.limits))?;
+            writeln!(out, "key     {name}/{}: {}{}", key.name, limit(&key.limits), confined(key))?;
         }
+    }
+    for issuer in &config.auth.jwt {
+        let keys = match &issuer.keys {
+            KeySource::Url(url) => url.clone(),
+            KeySource::File { path, .. } => path.display().to_string(),
+        };
+        writeln!(out, "tokens  of {} for {}, tenant in `{}`, keys from {keys}", issuer.issuer, issuer.audience, issuer.tenant_claim)?;
     }
     if config.tenants.is_empty() {
         writeln!(out, "tenant  none: a start makes one key for development and prints it")?;
@@ -66,12 +73,30 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
     Ok(())
 }
 
-fn list(names: &[Name]) -> String {
-    names.iter().map(Name::as_str).collect::<Vec<_>>().join(", ")
+fn list(items: &[impl ToString]) -> String {
+    items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 fn limit(limits: &Limits) -> String {
     limits.all.requests_per_minute.map_or("requests unlimited".to_owned(), |limit| format!("{limit} requests/min"))
+}
+
+/// What a key is confined to, behind a comma each.
+fn confined(key: &Key) -> String {
+    let mut text = String::new();
+    for (what, items) in [
+        ("models", key.scope.models.as_deref().map(list)),
+        ("endpoints", key.scope.endpoints.as_deref().map(list)),
+        ("networks", key.scope.networks.as_deref().map(list)),
+    ] {
+        if let Some(items) = items {
+            text.push_str(&format!(", {what} [{items}]"));
+        }
+    }
+    if let Some(expires) = key.expires {
+        text.push_str(&format!(", expires {expires}"));
+    }
+    text
 }
 
 fn size(bytes: u64) -> String {

@@ -9,7 +9,7 @@ mod table;
 
 use crate::call::{Certificate, Error, Peer};
 use crate::clock::Clock;
-use crate::config::{Config, Endpoint, Key, Model, Moment, Name, Store, Tenant};
+use crate::config::{Config, Endpoint, Key, KeySource, Model, Moment, Name, Store, Tenant};
 use std::collections::HashMap;
 use std::sync::Arc;
 use store::KeyStore;
@@ -19,12 +19,15 @@ pub use error::KeyError;
 pub use new::{NewKey, new_key};
 
 use super::ledger::LedgerError;
+use super::tokens::{KeySets, Tokens};
 
 /// What outlives a configuration of who may come in.
 #[derive(Clone)]
 pub struct Credentials {
     /// Keys that are kept in the store, where there is one.
     stored: Option<Arc<KeyStore>>,
+    /// Public keys of those who sign tokens.
+    sets: Arc<KeySets>,
     clock: Clock,
 }
 
@@ -35,6 +38,7 @@ pub struct Keys {
     of_file: HashMap<[u8; 32], Holder>,
     /// Tenants by the subjects of their certificates.
     subjects: HashMap<String, Arc<Tenant>>,
+    tokens: Tokens,
     credentials: Credentials,
 }
 
@@ -55,14 +59,15 @@ impl Credentials {
     /// # Errors
     /// The store can't be opened.
     pub fn open(store: &Store, clock: Clock) -> Result<Self, LedgerError> {
-        Ok(Self { stored: KeyStore::open(store, clock.clone())?.map(Arc::new), clock })
+        Ok(Self { stored: KeyStore::open(store, clock.clone())?.map(Arc::new), sets: Arc::default(), clock })
     }
 }
 
 // === impl Keys ===
 
 impl Keys {
-    /// The keys of the configuration's tenants, in the file and in the store.
+    /// The keys of the configuration's tenants, in the file and in the store, and the tokens of its issuers. Blocks for
+    /// some seconds at most where an issuer's keys have to be fetched.
     pub fn new(config: Arc<Config>, credentials: &Credentials) -> Self {
         let of_file = config
             .tenants
@@ -70,7 +75,9 @@ impl Keys {
             .flat_map(|tenant| tenant.keys.iter().map(|key| (key.hash, Holder { tenant: tenant.clone(), key: Arc::new(key.clone()) })));
         let subjects =
             config.tenants.values().flat_map(|tenant| tenant.certificates.iter().map(|subject| (subject.clone(), tenant.clone())));
-        Self { of_file: of_file.collect(), subjects: subjects.collect(), credentials: credentials.clone(), config }
+        credentials.sets.keep(|url| config.auth.jwt.iter().any(|issuer| matches!(&issuer.keys, KeySource::Url(own) if own == url)));
+        let tokens = Tokens::new(&config.auth, &credentials.sets, credentials.clock.clone());
+        Self { of_file: of_file.collect(), subjects: subjects.collect(), tokens, credentials: credentials.clone(), config }
     }
 
     /// Who sent a request with this secret, if it had one, from this peer. A secret decides, whatever the certificate says.
@@ -94,7 +101,7 @@ impl Keys {
         Ok(holder)
     }
 
-    /// Who holds the key with this secret, expired or not.
+    /// Who holds the key with this secret, or sent this token, expired or not.
     ///
     /// Only hashes are compared: how long that takes tells something about a hash, and nothing about any secret.
     fn find(&self, secret: &str) -> Option<Holder> {
@@ -110,7 +117,11 @@ impl Keys {
             };
             return Some(Holder { tenant, key });
         }
-        self.of_file.get(hash.as_bytes()).cloned()
+        if let Some(holder) = self.of_file.get(hash.as_bytes()) {
+            return Some(holder.clone());
+        }
+        let bearer = self.tokens.identify(secret, hash.as_bytes())?;
+        Some(Holder { tenant: self.config.tenants.get(&bearer.tenant)?.clone(), key: bearer.key })
     }
 
     /// The file's key of this name.

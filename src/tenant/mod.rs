@@ -9,6 +9,7 @@ mod limits;
 mod local;
 mod need;
 mod subject;
+mod tokens;
 mod window;
 
 pub use accounts::{Accounts, Granted, Reservation};
