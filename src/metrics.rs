@@ -1,5 +1,6 @@
 //! Every metric, declared once. A recorder of its own, so several servers can live in one process.
 
+mod connections;
 mod requests;
 mod shard;
 mod sums;
@@ -9,6 +10,7 @@ use metrics::{Gauge, Key, KeyName, Label, Level, Metadata, Recorder, Unit};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+pub use connections::ConnectionMetrics;
 pub use requests::{LatencyMetrics, Served, TokenMetrics};
 pub use shard::{ShardLoad, ShardMetrics};
 pub use sums::Sum;
@@ -33,6 +35,9 @@ const STEP: &str = "roundhouse_step_seconds";
 const BATCH_TOKENS: &str = "roundhouse_batch_tokens";
 const PREEMPTIONS: &str = "roundhouse_preemptions_total";
 const DEVICE_BUSY: &str = "roundhouse_device_busy_seconds_total";
+const CONNECTIONS: &str = "roundhouse_connections";
+const CONNECTIONS_REFUSED: &str = "roundhouse_connections_refused_total";
+const CONNECTIONS_CUT: &str = "roundhouse_connections_cut_total";
 const CONFIG_VERSION: &str = "roundhouse_config_version";
 
 /// Seconds from a fast decode step to a long prompt's prefill; two to three buckets a decade.
@@ -128,6 +133,13 @@ fn describe(recorder: &PrometheusRecorder) {
     histogram(STEP, Unit::Seconds, "Device time of one step.");
     histogram(BATCH_TOKENS, Unit::Count, "Tokens computed in one step.");
     counter(PREEMPTIONS, None, "Sequences put back because KV blocks ran out.");
+    gauge(CONNECTIONS, "Open connections by port.");
+    counter(CONNECTIONS_REFUSED, None, "Connections closed at once because there were server.max_connections.");
+    counter(
+        CONNECTIONS_CUT,
+        None,
+        "Connections and HTTP/2 streams that waited for their client longer than the reason, a key of [server], allows.",
+    );
     gauge(CONFIG_VERSION, "Version of the configuration that new requests get.");
 }
 

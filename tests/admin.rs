@@ -7,17 +7,19 @@ mod support;
 use http::Request;
 use http_body_util::Full;
 use roundhouse::admin::Admin;
-use roundhouse::config::Secret;
+use roundhouse::config::{Config, Secret};
 use roundhouse::gateway::listener::bind;
 use roundhouse::metrics::{Metrics, Served};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use support::edge::{Answer, connect};
 
 fn start(token: Option<&str>) -> Admin {
     let metrics = Metrics::new();
     metrics.count_request(Served::default(), 200);
     let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).unwrap().pop().unwrap();
-    Admin::open(socket, metrics, token.map(|token| Secret::new(token.to_owned()))).unwrap()
+    let config = Arc::new(Config::default());
+    Admin::open(socket, None, Arc::new(move || config.clone()), metrics, token.map(|token| Secret::new(token.to_owned()))).unwrap()
 }
 
 async fn ask(admin: &Admin, method: &str, path: &str, token: Option<&str>) -> Answer {

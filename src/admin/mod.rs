@@ -2,7 +2,8 @@
 
 use crate::call::Error;
 use crate::config::Secret;
-use crate::gateway::listener::Port;
+use crate::gateway::listener::{Bounds, Opening, Port};
+use crate::gateway::tls::Tls;
 use crate::gateway::{Body, respond};
 use crate::metrics::Metrics;
 use http::{HeaderMap, Method, Request, Response, header};
@@ -24,15 +25,16 @@ const ALLOW: &str = "GET, HEAD";
 // === impl Admin ===
 
 impl Admin {
-    /// Serves `metrics` on this listener; with a `token` only to those who send it.
+    /// Serves `metrics` on this listener; with a `token` only to those who send it. `bounds` are those of the public port.
     ///
     /// # Errors
     /// The thread or its runtime can't be made.
-    pub fn open(socket: TcpListener, metrics: Metrics, token: Option<Secret>) -> io::Result<Self> {
+    pub fn open(socket: TcpListener, tls: Option<Arc<Tls>>, bounds: Bounds, metrics: Metrics, token: Option<Secret>) -> io::Result<Self> {
         let shown = metrics.clone();
         let token = Arc::new(token);
         let answer = move |http: Request<_>, _| ready(answer(&http, &shown, token.as_ref().as_ref()));
-        let port = Port::open("admin", vec![socket], answer, DRAIN)?;
+        let opening = Opening { name: "admin", listeners: vec![socket], tls, bounds, metrics: metrics.clone(), drain: DRAIN };
+        let port = Port::open(opening, answer)?;
         port.spawn(async move {
             let mut tick = tokio::time::interval(UPKEEP);
             loop {

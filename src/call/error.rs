@@ -70,7 +70,7 @@ pub enum Error {
         allow: &'static str,
     },
     /// The request's head is larger than what is read.
-    #[error("The request's headers are larger than {limit} bytes. Send fewer or shorter ones.")]
+    #[error("The request's headers are more than 100 or larger than {limit} bytes. Send fewer or shorter ones.")]
     HeadersTooLarge {
         /// Bytes of header names and values that are taken.
         limit: u64,
@@ -80,6 +80,12 @@ pub enum Error {
     BodyTooLarge {
         /// `server.max_body` in bytes.
         limit: u64,
+    },
+    /// The body didn't arrive within `server.body_timeout`.
+    #[error("The request's body did not arrive within {}s. Send it faster, or a smaller one.", limit.as_secs_f64())]
+    BodyTimeout {
+        /// `server.body_timeout`.
+        limit: Duration,
     },
     /// The content type isn't JSON.
     #[error("Unsupported content type{}. Send 'content-type: application/json'.", match found { Some(found) => format!(" '{found}'"), None => String::new() })]

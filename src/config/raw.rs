@@ -4,7 +4,7 @@ use super::money::Decimal;
 use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
 use super::store::StoreUrl;
 use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads, Time};
-use super::{Algorithm, Class, Durability, Endpoint, Name, Network, OnStoreLoss, Per, Weights};
+use super::{Algorithm, Class, ClientAuth, Durability, Endpoint, Name, Network, OnStoreLoss, Per, Weights};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -37,7 +37,15 @@ pub(super) struct Raw {
 pub(super) struct Server {
     pub(super) listen: Given<Address>,
     pub(super) threads: Given<Threads>,
+    pub(super) tls: Option<Spanned<Tls>>,
+    pub(super) max_connections: Given<NonZeroU32>,
+    pub(super) max_head: Given<Bytes>,
     pub(super) max_body: Given<Bytes>,
+    pub(super) head_timeout: Given<Time>,
+    pub(super) body_timeout: Given<Time>,
+    pub(super) write_timeout: Given<Time>,
+    pub(super) keep_alive: Given<Time>,
+    pub(super) http2: Http2,
     pub(super) unknown_parameters: Given<UnknownParameters>,
     pub(super) show_backend: Given<bool>,
 }
@@ -47,6 +55,23 @@ pub(super) struct Server {
 pub(super) struct Admin {
     pub(super) listen: Given<Address>,
     pub(super) token: Given<SecretSource>,
+    pub(super) tls: Option<Spanned<Tls>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Http2 {
+    pub(super) max_streams: Given<NonZeroU32>,
+    pub(super) ping: Given<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Tls {
+    pub(super) cert: Given<PathBuf>,
+    pub(super) key: Given<PathBuf>,
+    pub(super) client_ca: Given<PathBuf>,
+    pub(super) client_auth: Given<ClientAuth>,
 }
 
 #[derive(Debug, Default, Deserialize)]

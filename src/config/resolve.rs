@@ -1,6 +1,7 @@
 //! Raw → [`Config`]: defaults filled in, references and values checked. Goes on after a problem, so that all are told at once.
 
 mod auth;
+mod server;
 mod serving;
 mod shards;
 mod store;

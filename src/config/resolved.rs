@@ -1,6 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::{Auth, Billing, Name, Prices, Secret, Store, Tenant, Weights};
+use super::{Auth, Billing, Name, Prices, Secret, Server, Store, Tenant, Tls, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -35,21 +35,6 @@ pub struct Config {
     pub tenants: BTreeMap<Name, Arc<Tenant>>,
 }
 
-/// The public port.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Server {
-    /// Where clients connect.
-    pub listen: SocketAddr,
-    /// Serving threads, each with its own runtime and listener.
-    pub threads: usize,
-    /// Largest request body in bytes.
-    pub max_body: u64,
-    /// What happens to request parameters nobody knows.
-    pub unknown_parameters: UnknownParameters,
-    /// Whether answers name their backend (`x-roundhouse-backend`).
-    pub show_backend: bool,
-}
-
 /// What happens to request parameters nobody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +52,8 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// The bearer token they send.
     pub token: Option<Secret>,
+    /// How connections are encrypted; `None` serves plain HTTP.
+    pub tls: Option<Tls>,
 }
 
 /// A compute device, shared by the shards on it.

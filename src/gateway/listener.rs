@@ -1,22 +1,29 @@
 //! Ports: TCP, HTTP/1.1 and HTTP/2, one current-thread runtime per thread, each with its own listener.
 
+mod connection;
+mod farewell;
+mod pace;
+mod reaper;
+mod worker;
+
+use super::tls::Tls;
 use crate::call::Peer;
+use crate::config::Config;
+use crate::metrics::Metrics;
 use bytes::Bytes;
 use http::{Request, Response};
+use http_body::Body;
 use hyper::body::Incoming;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
-use hyper_util::server::graceful::GracefulShutdown;
-use socket2::{Domain, Protocol, Socket, Type};
-use std::convert::Infallible;
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::error::Error;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
+use worker::Worker;
 
 /// An open port and its threads. Dropping it lets them end by themselves; [`close`](Self::close) waits for them.
 pub struct Port {
@@ -26,20 +33,42 @@ pub struct Port {
     stop: watch::Sender<bool>,
 }
 
-/// A client has this long to send a request's head.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// Requests at once on one HTTP/2 connection.
-const HTTP2_STREAMS: u32 = 256;
-/// Bytes of headers an HTTP/2 client may send.
-const HTTP2_HEADERS: u32 = 64 << 10;
+/// What answers the requests of a port.
+pub trait Answer: Fn(Request<Incoming>, Peer) -> Self::Future + Clone + Send + 'static {
+    /// The answer to come.
+    type Future;
+}
+
+/// What applies to a port's connections now; a reload changes it.
+pub type Bounds = Arc<dyn Fn() -> Arc<Config> + Send + Sync>;
+
+/// What a port is opened with.
+pub struct Opening {
+    /// What its threads and metrics are called.
+    pub name: &'static str,
+    /// Its sockets, a thread each.
+    pub listeners: Vec<TcpListener>,
+    /// How its connections are encrypted, if they are.
+    pub tls: Option<Arc<Tls>>,
+    /// What clients may do to it: `server` of this configuration. New connections see a change, and all waits do.
+    pub bounds: Bounds,
+    /// Where its connections are counted.
+    pub metrics: Metrics,
+    /// How long open requests have to finish at the end.
+    pub drain: Duration,
+}
+
 /// Threads beside each runtime for large requests; more of them would only wait for the same cores.
 const BLOCKING_THREADS: usize = 4;
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 4096;
-/// tokio wakes itself up for every timer that becomes the earliest; one that is always earlier spares that for all others.
-const TICK: Duration = Duration::from_millis(50);
-/// How long to wait where accepting fails for lack of files or memory: they come back when connections end.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+/// Unsent bytes the system takes for a connection beyond what its client's window allows. With more, a client that
+/// doesn't read would be noticed only after megabytes.
+const UNSENT: u32 = 64 << 10;
+/// A silent client is asked for a sign of life after so long, and is gone after four without an answer.
+const ASK_AFTER: Duration = Duration::from_secs(60);
+const ASK_AGAIN: Duration = Duration::from_secs(15);
+const ASK: u32 = 4;
 
 /// Listeners on one address, one for each of `threads`; with port 0 they all get the same free one.
 ///
@@ -64,35 +93,47 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
+    // Accepted sockets inherit these.
+    socket.set_tcp_notsent_lowat(UNSENT)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(ASK_AFTER).with_interval(ASK_AGAIN).with_retries(ASK))?;
     socket.bind(&address.into())?;
     Ok(socket)
+}
+
+// === impl Answer ===
+
+impl<F, A> Answer for F
+where
+    F: Fn(Request<Incoming>, Peer) -> A + Clone + Send + 'static,
+{
+    type Future = A;
 }
 
 // === impl Port ===
 
 impl Port {
-    /// Serves the connections of these listeners, a thread each, with `answer`. At the end open requests have `drain`
-    /// to finish.
+    /// Serves a port's connections with `answer`.
     ///
     /// # Errors
     /// There are no listeners, or a thread or its runtime can't be made.
-    pub fn open<F, A, B>(name: &str, listeners: Vec<TcpListener>, answer: F, drain: Duration) -> io::Result<Self>
+    pub fn open<A, B>(opening: Opening, answer: impl Answer<Future = A>) -> io::Result<Self>
     where
-        F: Fn(Request<Incoming>, Peer) -> A + Clone + Send + 'static,
         A: Future<Output = Response<B>> + Send + 'static,
-        B: http_body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
+        B: Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + Unpin + 'static,
     {
+        let Opening { name, listeners, tls, bounds, metrics, drain } = opening;
         let address = listeners.first().ok_or(io::ErrorKind::InvalidInput)?.local_addr()?;
         let (stop, stopped) = watch::channel(false);
+        let worker = Worker { answer, bounds, tls, metrics: metrics.connections(name), open: Arc::default() };
         let mut threads = Vec::with_capacity(listeners.len());
         let mut first = None;
         for (index, listener) in listeners.into_iter().enumerate() {
             let runtime = Builder::new_current_thread().enable_all().max_blocking_threads(BLOCKING_THREADS).build()?;
             first.get_or_insert_with(|| runtime.handle().clone());
             let listener = adopt(&runtime, listener)?;
-            let (answer, stopped) = (answer.clone(), stopped.clone());
+            let (worker, stopped) = (worker.clone(), stopped.clone());
             threads.push(thread::Builder::new().name(format!("{name}-{index}")).spawn(move || {
-                runtime.block_on(serve(listener, answer, stopped, drain));
+                runtime.block_on(worker.run(listener, stopped, drain));
                 runtime.shutdown_background(); // what is still open after the drain ends now
             })?);
         }
@@ -126,63 +167,4 @@ fn adopt(runtime: &Runtime, listener: TcpListener) -> io::Result<tokio::net::Tcp
     let _inside = runtime.enter();
     listener.set_nonblocking(true)?;
     tokio::net::TcpListener::from_std(listener)
-}
-
-async fn serve<F, A, B>(listener: tokio::net::TcpListener, answer: F, mut stopped: watch::Receiver<bool>, drain: Duration)
-where
-    F: Fn(Request<Incoming>, Peer) -> A + Clone + Send + 'static,
-    A: Future<Output = Response<B>> + Send + 'static,
-    B: http_body::Body<Data = Bytes, Error: Into<Box<dyn Error + Send + Sync>>> + Send + 'static,
-{
-    let server = server();
-    let open = GracefulShutdown::new();
-    tokio::spawn(tick());
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = stopped.wait_for(|stop| *stop) => break, // also when the port was dropped
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "a connection can't be accepted");
-                tokio::time::sleep(ACCEPT_AGAIN).await;
-                continue;
-            }
-        };
-        if let Err(error) = stream.set_nodelay(true) {
-            tracing::debug!(%error, "a connection was gone before it began");
-            continue;
-        }
-        let answer = answer.clone();
-        let service = service_fn(move |http| {
-            let answer = answer(http, Peer::from(peer));
-            async move { Ok::<_, Infallible>(answer.await) }
-        });
-        let connection = open.watch(server.serve_connection(TokioIo::new(stream), service).into_owned());
-        // A task of its own: what panics in it ends this connection and nothing else.
-        tokio::spawn(async move {
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, %peer, "a connection ended early");
-            }
-        });
-    }
-    drop(listener);
-    if tokio::time::timeout(drain, open.shutdown()).await.is_err() {
-        tracing::warn!("requests were still open after the drain; they are cut");
-    }
-}
-
-fn server() -> auto::Builder<TokioExecutor> {
-    let mut server = auto::Builder::new(TokioExecutor::new());
-    server.http1().timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    server.http2().timer(TokioTimer::new()).max_concurrent_streams(HTTP2_STREAMS).max_header_list_size(HTTP2_HEADERS);
-    server
-}
-
-async fn tick() {
-    let mut tick = tokio::time::interval(TICK);
-    loop {
-        tick.tick().await;
-    }
 }

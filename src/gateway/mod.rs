@@ -8,15 +8,17 @@ mod read;
 pub mod respond;
 pub mod stack;
 mod stream;
+pub mod tls;
 mod translate;
 
 use arc_swap::ArcSwap;
-use listener::Port;
+use listener::{Opening, Port};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tls::Tls;
 
 pub use body::Body;
 pub use prepare::Served;
@@ -36,14 +38,18 @@ impl Gateway {
     ///
     /// # Errors
     /// A thread or its runtime can't be made.
-    pub fn open(sockets: Vec<TcpListener>, stack: Arc<ArcSwap<Stack>>, drain: Duration) -> io::Result<Self> {
+    pub fn open(sockets: Vec<TcpListener>, tls: Option<Arc<Tls>>, stack: Arc<ArcSwap<Stack>>, drain: Duration) -> io::Result<Self> {
         let draining = Arc::new(AtomicBool::new(false));
         let leaving = draining.clone();
+        let metrics = stack.load().metrics.clone();
+        let current = stack.clone();
+        let bounds = Arc::new(move || current.load().config.clone());
         let answer = move |http, peer| {
             let (stack, draining) = (stack.load_full(), leaving.load(Ordering::Relaxed));
             async move { stack.answer(http, peer, draining).await }
         };
-        Ok(Self { port: Port::open("gateway", sockets, answer, drain)?, draining })
+        let opening = Opening { name: "gateway", listeners: sockets, tls, bounds, metrics, drain };
+        Ok(Self { port: Port::open(opening, answer)?, draining })
     }
 
     /// Where it listens.

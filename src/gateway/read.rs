@@ -7,6 +7,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use std::fmt::Display;
 use std::pin::pin;
+use std::time::Duration;
 
 /// How much of a body that is too large is read and dropped, so that its sender gets to read the answer: one who is
 /// cut off while writing sees a broken connection instead.
@@ -25,8 +26,16 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
 /// The whole body, in chunks or not.
 ///
 /// # Errors
-/// `BodyTooLarge` over `limit` bytes; `Invalid` where it breaks off.
-pub(super) async fn body<B>(headers: &HeaderMap, body: B, limit: u64) -> Result<Bytes, Error>
+/// `BodyTooLarge` over `limit` bytes; `BodyTimeout` where it takes longer than `time`; `Invalid` where it breaks off.
+pub(super) async fn body<B>(headers: &HeaderMap, body: B, limit: u64, time: Duration) -> Result<Bytes, Error>
+where
+    B: Body<Data = Bytes, Error: Display>,
+{
+    // Most bodies are there already; then no timer is set.
+    tokio::time::timeout(time, whole(headers, body, limit)).await.unwrap_or(Err(Error::BodyTimeout { limit: time }))
+}
+
+async fn whole<B>(headers: &HeaderMap, body: B, limit: u64) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes, Error: Display>,
 {
@@ -79,7 +88,7 @@ mod tests {
 
     fn read(pieces: &[&'static str], limit: u64) -> Result<Bytes, Error> {
         let frames: Vec<_> = pieces.iter().map(|piece| Ok::<_, Infallible>(Frame::data(Bytes::from_static(piece.as_bytes())))).collect();
-        body(&HeaderMap::new(), StreamBody::new(iter(frames)), limit).now_or_never().unwrap()
+        whole(&HeaderMap::new(), StreamBody::new(iter(frames)), limit).now_or_never().unwrap()
     }
 
     #[test]
@@ -93,7 +102,7 @@ mod tests {
     fn a_body_over_the_limit_is_refused_whether_it_says_its_length_or_not() {
         assert_eq!(read(&["1234", "5678"], 7), Err(Error::BodyTooLarge { limit: 7 }));
         let known = http_body_util::Full::new(Bytes::from_static(b"12345678"));
-        let answer = body(&HeaderMap::new(), known, 7).now_or_never().unwrap();
+        let answer = whole(&HeaderMap::new(), known, 7).now_or_never().unwrap();
         assert_eq!(answer, Err(Error::BodyTooLarge { limit: 7 }));
     }
 

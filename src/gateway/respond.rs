@@ -1,5 +1,7 @@
 //! The only place where a status is chosen: any error or panic below becomes one well-formed answer.
 
+mod unparsed;
+
 use super::body::Body;
 use crate::api::openai::{ErrorBody, ErrorDetail};
 use crate::call::{Error, Limited, Outcome, Record};
@@ -14,6 +16,8 @@ use std::panic::AssertUnwindSafe;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tower::{Layer, Service, layer::layer_fn};
+
+pub(super) use unparsed::{instead_of, plain_text};
 
 /// Turns errors and panics into answers and puts the headers on.
 #[derive(Clone)]
@@ -180,6 +184,7 @@ fn row(error: &Error) -> Row<'_> {
         Error::MethodNotAllowed { .. } => row(StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
         Error::HeadersTooLarge { .. } => row(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, INVALID, "headers_too_large"),
         Error::BodyTooLarge { .. } => row(StatusCode::PAYLOAD_TOO_LARGE, INVALID, "request_too_large"),
+        Error::BodyTimeout { .. } => row(StatusCode::REQUEST_TIMEOUT, INVALID, "request_timeout"),
         Error::NotJson { .. } => row(StatusCode::UNSUPPORTED_MEDIA_TYPE, INVALID, "unsupported_media_type"),
         Error::RateLimited { limited, limit, retry_after, .. } => {
             let retry_after = Some(*retry_after);
@@ -240,6 +245,9 @@ pub fn error(error: &Error) -> Response<Body> {
         }
         Error::MethodNotAllowed { allow, .. } => {
             headers.insert(header::ALLOW, HeaderValue::from_static(allow));
+        }
+        Error::BodyTimeout { .. } => {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close")); // the rest of the body may still come
         }
         _ => {}
     }

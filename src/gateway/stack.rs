@@ -46,15 +46,12 @@ pub struct Stack {
     pub config: Arc<Config>,
     service: Boxed,
     backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
-    metrics: Metrics,
+    pub(super) metrics: Metrics,
     clock: Clock,
     look: Look,
 }
 
 type Boxed = BoxCloneSyncService<Incoming<hyper::body::Incoming>, Response<Watched<Body>>, Infallible>;
-
-/// Bytes of header names and values that are taken.
-const MOST_HEADERS: usize = 64 << 10;
 
 // === impl Stack ===
 
@@ -69,7 +66,7 @@ impl Stack {
             .layer(Trace::layer(metrics.clone(), clock.clone())) // outermost: logs and counts whatever happens below, to the last byte
             .layer(Respond::layer(look.clone())) // below trace, which reads its status; above all that can fail or panic
             .layer(Authenticate::layer(keys)) // before the body is read: strangers cost us a header lookup
-            .layer(Translate::layer(catalog, config.server.max_body, clock.clone())) // HTTP ends here; what follows needs tokens and models
+            .layer(Translate::layer(catalog, &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
             .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
             .layer(Meter::layer(metrics.clone(), clock.clone(), config.billing.currency.clone())) // directly above the replies: sees every token once, whoever sent it
@@ -81,7 +78,8 @@ impl Stack {
     pub async fn answer(&self, http: Request<hyper::body::Incoming>, peer: Peer, draining: bool) -> Response<Watched<Body>> {
         let record = trace::record(http.headers(), &self.clock, self.config.version);
         let is_head = http.method() == Method::HEAD;
-        let endpoint = check_headers(http.headers()).and_then(|()| Endpoint::find(http.method(), http.uri().path()));
+        let endpoint =
+            check_headers(http.headers(), self.config.server.max_head).and_then(|()| Endpoint::find(http.method(), http.uri().path()));
         let response = match endpoint {
             Ok(Endpoint::Live) => self.aside(respond::live(), &record),
             Ok(Endpoint::Ready) => self.aside(respond::readiness(self.ready(draining)), &record),
@@ -119,9 +117,9 @@ impl Stack {
     }
 }
 
-fn check_headers(headers: &HeaderMap) -> Result<(), Error> {
+fn check_headers(headers: &HeaderMap, limit: u64) -> Result<(), Error> {
     let bytes: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum();
-    if bytes > MOST_HEADERS { Err(Error::HeadersTooLarge { limit: MOST_HEADERS as u64 }) } else { Ok(()) }
+    if bytes as u64 > limit { Err(Error::HeadersTooLarge { limit }) } else { Ok(()) }
 }
 
 /// The answer to HEAD: that of GET, its length included, and no body.

@@ -7,6 +7,7 @@ use super::{read, respond, stream};
 use crate::api::openai::{Head, Kind, Model, ModelList};
 use crate::call::{Call, Error, Outcome, Record, Reply};
 use crate::clock::Clock;
+use crate::config::Server;
 use crate::layer::Incoming;
 use crate::layer::trace::random_id;
 use crate::tenant::Holder;
@@ -16,6 +17,7 @@ use http::Response;
 use std::fmt::Display;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tower::{Layer, Service, layer::layer_fn};
 
 /// Turns requests into calls and replies into answers.
@@ -28,6 +30,7 @@ pub(super) struct Translate<S> {
 struct Shared {
     catalog: Arc<Catalog>,
     max_body: u64,
+    body_timeout: Duration,
     clock: Clock,
     /// When the models began to be offered, in seconds since the epoch.
     created: u64,
@@ -40,9 +43,10 @@ const LARGE_BODY: usize = 16 << 10;
 // === impl Translate ===
 
 impl<S> Translate<S> {
-    pub(super) fn layer(catalog: Catalog, max_body: u64, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
+    pub(super) fn layer(catalog: Catalog, server: &Server, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
         let created = clock.unix().as_secs();
-        let shared = Arc::new(Shared { catalog: Arc::new(catalog), max_body, clock, created });
+        let shared =
+            Arc::new(Shared { catalog: Arc::new(catalog), max_body: server.max_body, body_timeout: server.body_timeout, clock, created });
         layer_fn(move |inner| Self { inner, shared: shared.clone() })
     }
 }
@@ -102,7 +106,7 @@ impl Shared {
     {
         let (head, body) = http.into_parts();
         read::check_content_type(&head.headers)?;
-        let body = read::body(&head.headers, body, self.max_body).await?;
+        let body = read::body(&head.headers, body, self.max_body, self.body_timeout).await?;
         if body.len() <= LARGE_BODY {
             return self.catalog.prepare(kind, &body, holder, record);
         }

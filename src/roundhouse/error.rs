@@ -3,6 +3,7 @@
 use crate::config::Name;
 use crate::cpu::CpuError;
 use crate::engine::DeviceError;
+use crate::gateway::tls::TlsError;
 use crate::model::{LoadError, source::SourceError};
 use crate::tenant::LedgerError;
 use std::net::SocketAddr;
@@ -18,6 +19,9 @@ pub enum StartError {
         /// Why.
         error: std::io::Error,
     },
+    /// A port's certificate can't be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// The ledger can't be used.
     #[error("store.ledger: {0}")]
     Ledger(#[from] LedgerError),

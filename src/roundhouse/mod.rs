@@ -1,5 +1,6 @@
 //! Builds every part in dependency order and owns start and shutdown.
 
+mod certified;
 mod engines;
 mod error;
 mod generate;

@@ -1,5 +1,6 @@
 //! Assembles a server from its parts, bottom up, and takes it down again.
 
+use super::certified::Certified;
 use super::engines::{LoadEngine, start_shard};
 use super::{Listeners, StartError};
 use crate::admin::Admin;
@@ -37,6 +38,7 @@ pub fn start(config: Arc<Config>, engines: &mut dyn LoadEngine, listeners: Liste
     let accounts = Arc::new(Accounts::open(&config.store, clock.clone())?); // before weights are loaded: another process may have the file
     accounts.configure(&config)?;
     let credentials = Credentials::open(&config.store, clock.clone())?;
+    let tls = Certified::read(&config)?;
     let mut shards = Shards::new();
     for (name, shard) in &config.shards {
         shards.insert(name.clone(), start_shard(shard, engines, &metrics, &clock)?);
@@ -54,8 +56,9 @@ pub fn start(config: Arc<Config>, engines: &mut dyn LoadEngine, listeners: Liste
     });
     let stack = Arc::new(ArcSwap::from_pointee(stack));
     let system = |what| move |error| StartError::System { what, error };
-    let gateway = Gateway::open(listeners.public, stack, DRAIN).map_err(system("the gateway"))?;
-    let admin = Admin::open(listeners.admin, metrics, config.admin.token.clone()).map_err(system("the admin port"))?;
+    let gateway = Gateway::open(listeners.public, tls.public, stack, DRAIN).map_err(system("the gateway"))?;
+    let (token, bounds) = (config.admin.token.clone(), Arc::new(move || config.clone()));
+    let admin = Admin::open(listeners.admin, tls.admin, bounds, metrics, token).map_err(system("the admin port"))?;
     Ok(Running { gateway, admin, shards })
 }
 

@@ -2,7 +2,7 @@
 
 use super::server::{self, Server};
 use super::tiny_model::{self, TinyModel};
-use roundhouse::config::Shard;
+use roundhouse::config::{Config, Shard};
 use roundhouse::engine::fake::Fake;
 use roundhouse::engine::{Limits, Plan};
 use roundhouse::model::gguf::{Gguf, chat_template, vocabulary};
@@ -47,6 +47,10 @@ pub(crate) struct Stepping {
 
 impl Stepping {
     pub(crate) fn start() -> Self {
+        Self::with(server::config())
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
         let plans = Arc::new(Mutex::new(Vec::new()));
         let (gate, gated) = channel();
         let (seen, gated) = (plans.clone(), Arc::new(Mutex::new(gated)));
@@ -57,7 +61,7 @@ impl Stepping {
                 wait(&gated.lock().expect("no test panics with it"));
             })
         };
-        Self { server: server::with(server::config(), &mut Fakes(make)), plans, gate }
+        Self { server: server::with(config, &mut Fakes(make)), plans, gate }
     }
 
     /// Lets this many more steps run.

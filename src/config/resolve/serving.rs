@@ -1,34 +1,17 @@
-//! `[server]`, `[admin]` and `[devices]`.
+//! `[admin]` and `[devices]`.
 
 use super::{Resolver, or};
-use crate::config::units::{Address, Bytes, Memory, SecretSource, Threads};
-use crate::config::{Admin, Device, Isa, Name, Secret, Server, UnknownParameters, machine, raw};
+use crate::config::units::{Address, Memory, SecretSource, Threads};
+use crate::config::{Admin, Device, Isa, Name, Secret, machine, raw};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
 use toml::Spanned;
 
-/// Chat histories with long documents fit; measured peers refuse at 32 KiB to 1 MiB, which users ran into.
-const MAX_BODY: u64 = 16 << 20;
 /// Leaves room for the rest of the machine.
 const DEVICE_MEMORY: Memory = Memory::Percent(70.0);
 
 impl Resolver<'_> {
-    pub(super) fn server(&mut self, raw: raw::Server) -> Server {
-        let max_body = raw.max_body.as_ref().map(Spanned::span);
-        let server = Server {
-            listen: or(raw.listen, loopback(8080)).0,
-            threads: threads(or(raw.threads, Threads::Auto), machine::processors),
-            max_body: or(raw.max_body, Bytes(MAX_BODY)).0,
-            unknown_parameters: or(raw.unknown_parameters, UnknownParameters::Refuse),
-            show_backend: or(raw.show_backend, true),
-        };
-        if let (Some(span), 0) = (max_body, server.max_body) {
-            self.refuse(span, "server.max_body", "no request fits into 0 bytes");
-        }
-        server
-    }
-
     /// `public` is what `server.listen` says, and where if the file says so.
     pub(super) fn admin(&mut self, raw: raw::Admin, public: SocketAddr, at: Option<Range<usize>>) -> Admin {
         let span = raw.listen.as_ref().map(Spanned::span).or(at).unwrap_or_default();
@@ -40,7 +23,8 @@ impl Resolver<'_> {
         if !has_token && !listen.ip().is_loopback() {
             self.refuse(span, "admin.listen", "an admin port without `admin.token` listens on a loopback address only");
         }
-        Admin { listen, token: raw.token.and_then(|source| self.secret(source, "admin.token")) }
+        let token = raw.token.and_then(|source| self.secret(source, "admin.token"));
+        Admin { listen, token, tls: self.tls(raw.tls, "admin.tls") }
     }
 
     pub(super) fn devices(&mut self, raw: raw::Devices) -> BTreeMap<Name, Device> {
@@ -81,11 +65,11 @@ impl Resolver<'_> {
     }
 }
 
-fn loopback(port: u16) -> Address {
+pub(super) fn loopback(port: u16) -> Address {
     Address((Ipv4Addr::LOCALHOST, port).into())
 }
 
-fn threads(given: Threads, auto: fn() -> usize) -> usize {
+pub(super) fn threads(given: Threads, auto: fn() -> usize) -> usize {
     match given {
         Threads::Auto => auto(),
         Threads::Exactly(threads) => threads,

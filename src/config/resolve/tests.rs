@@ -77,12 +77,12 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
         ]
     );
     let unlike = problems("[admin]\nqqqqqqqqq = 1\n");
-    assert_eq!(unlike, ["2:1: admin.qqqqqqqqq: unknown key `qqqqqqqqq`; there is `listen`, `token`"]);
+    assert_eq!(unlike, ["2:1: admin.qqqqqqqqq: unknown key `qqqqqqqqq`; there is `listen`, `token`, `tls`"]);
 }
 
 #[test]
 fn keys_that_nothing_enforces_yet_are_unknown() {
-    for text in ["[upstreams.x]\n", "[server]\ntls = {}\n"] {
+    for text in ["[upstreams.x]\n"] {
         assert!(problems(text).iter().all(|problem| problem.contains("unknown key")), "{text}");
     }
 }
@@ -399,5 +399,51 @@ fn an_issuer_of_tokens_has_its_keys_in_one_place() {
     for algorithm in ["none", "HS256", "RS512"] {
         let found = keys(&format!("issuer = \"i\"\naudience = \"a\"\nurl = \"https://i/jwks\"\nalgorithms = [\"{algorithm}\"]"));
         assert_eq!(found, ["auth.jwt[0].algorithms[0]"]);
+    }
+}
+
+#[test]
+fn a_port_s_certificate_is_a_file_beside_the_configuration() {
+    let text = r#"
+server.tls = { cert = "a.pem", key = "/k/a.key", client_ca = "ca.pem", client_auth = "optional" }
+admin.tls = { cert = "b.pem", key = "b.key" }
+"#;
+    let config = parse(text).unwrap();
+    let tls = config.server.tls.unwrap();
+    assert_eq!((tls.cert, tls.key), (PathBuf::from("conf/a.pem"), PathBuf::from("/k/a.key")));
+    assert_eq!((tls.client_ca, tls.client_auth), (Some(PathBuf::from("conf/ca.pem")), crate::config::ClientAuth::Optional));
+    let admin = config.admin.tls.unwrap();
+    assert_eq!((admin.client_ca, admin.client_auth), (None, crate::config::ClientAuth::Required));
+    for (wrong, message) in [
+        ("server.tls = { cert = \"a\" }", "1:14: server.tls.key: this key is missing"),
+        ("admin.tls = { cert = \"a\", key = \"b\", client_auth = \"optional\" }", "1:52: admin.tls.client_auth: without `client_ca`"),
+        ("server.tls = { cert = \"a\", key = \"b\", client_cas = \"c\" }", "1:39: server.tls.client_cas: unknown key"),
+    ] {
+        assert!(problems(wrong)[0].starts_with(message), "{:?}", problems(wrong));
+    }
+}
+
+#[test]
+fn what_a_client_may_do_to_the_port_is_configured_and_never_nothing_at_all() {
+    let text = r#"
+[server]
+max_connections = 7
+max_head = "8KiB"
+head_timeout = "1s"
+body_timeout = "2m"
+write_timeout = "250ms"
+keep_alive = "1h"
+http2 = { max_streams = 9, ping = "3s" }
+"#;
+    let server = parse(text).unwrap().server;
+    assert_eq!((server.max_connections, server.max_head, server.http2.max_streams), (7, 8192, 9));
+    let times = [server.head_timeout, server.body_timeout, server.write_timeout, server.keep_alive, server.http2.ping];
+    assert_eq!(times.map(|time| time.as_millis()), [1000, 120_000, 250, 3_600_000, 3000]);
+    for wrong in
+        ["max_connections = 0", "max_head = 10", "max_head = \"2MiB\"", "head_timeout = \"0s\"", "keep_alive = 30", "http2.ping = \"0ms\""]
+    {
+        let key = wrong.split(' ').next().unwrap();
+        let found = problems(&format!("[server]\n{wrong}\n"));
+        assert!(found[0].contains(&format!("server.{key}: ")), "{wrong}: {found:?}");
     }
 }
