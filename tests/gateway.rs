@@ -456,6 +456,17 @@ async fn a_body_in_chunks_is_taken_and_one_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
+async fn bodies_of_32_kib_and_a_megabyte_are_neither_413_nor_500() {
+    let edge = Edge::start(&[Scripted::says(hello())]);
+    for (size, status) in [(33 << 10, 200), (1 << 20, 200), (10 << 20, 200), (16 << 20, 200), ((16 << 20) + 1, 413)] {
+        let mut request = post(CHAT, KEY, json!({}));
+        let body = chat(json!({})).to_string();
+        *request.body_mut() = Full::from(format!("{body}{}", " ".repeat(size - body.len())));
+        assert_eq!(edge.send(request).await.status, status, "{size}");
+    }
+}
+
+#[tokio::test]
 async fn http2_clients_are_served_on_the_same_port() {
     let edge = Edge::start(&[Scripted::says(hello())]);
     let io = TokioIo::new(tokio::net::TcpStream::connect(edge.address).await.unwrap());

@@ -15,6 +15,7 @@ use roundhouse::call::{Call, Error, Event, Finish, Lease, Outcome, Release, Repl
 use roundhouse::clock::Clock;
 use roundhouse::config::{Config, Name};
 use roundhouse::gateway::listener::bind;
+use roundhouse::gateway::tls::Tls;
 use roundhouse::gateway::{Gateway, Parts, Served, Stack};
 use roundhouse::metrics::Metrics;
 use roundhouse::tenant::{Accounts, Credentials, Keys};
@@ -170,6 +171,15 @@ impl Edge {
 
     /// The same with more lines under `[server]`.
     pub(crate) fn with(server: &str, backends: &[Arc<Scripted>]) -> Self {
+        Self::open(server, None, backends)
+    }
+
+    /// The same over TLS.
+    pub(crate) fn secured(tls: Arc<Tls>, backends: &[Arc<Scripted>]) -> Self {
+        Self::open("", Some(tls), backends)
+    }
+
+    fn open(server: &str, tls: Option<Arc<Tls>>, backends: &[Arc<Scripted>]) -> Self {
         let names: Vec<_> = (0..backends.len()).map(|index| format!("b{index}")).collect();
         let config = Arc::new(Config::parse(&config(server, &names), Path::new("test.toml")).unwrap());
         let served = Served { text: Arc::new(tokenizer()), context: CONTEXT, pool_tokens: CONTEXT * 2 };
@@ -189,7 +199,7 @@ impl Edge {
             config,
         });
         let stack = Arc::new(arc_swap::ArcSwap::from_pointee(stack));
-        let gateway = Gateway::open(bind(SocketAddr::from(([127, 0, 0, 1], 0)), 2).unwrap(), None, stack, DRAIN).unwrap();
+        let gateway = Gateway::open(bind(SocketAddr::from(([127, 0, 0, 1], 0)), 2).unwrap(), tls, stack, DRAIN).unwrap();
         Self { address: gateway.address(), gateway, metrics }
     }
 
