@@ -15,6 +15,18 @@ pub enum State {
     Lost,
 }
 
+// === impl State ===
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            State::Ready => "ready",
+            State::Draining => "draining",
+            State::Lost => "lost",
+        })
+    }
+}
+
 /// What a call would cost at a backend, from its published state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {

@@ -38,6 +38,7 @@ const DEVICE_BUSY: &str = "roundhouse_device_busy_seconds_total";
 const CONNECTIONS: &str = "roundhouse_connections";
 const CONNECTIONS_REFUSED: &str = "roundhouse_connections_refused_total";
 const CONNECTIONS_CUT: &str = "roundhouse_connections_cut_total";
+const RELOADS: &str = "roundhouse_config_reloads_total";
 const CONFIG_VERSION: &str = "roundhouse_config_version";
 
 /// Seconds from a fast decode step to a long prompt's prefill; two to three buckets a decade.
@@ -87,6 +88,12 @@ impl Metrics {
     /// The version of the configuration that new requests get.
     pub fn config_version(&self, version: u64) {
         self.0.config_version.set(version as f64);
+    }
+
+    /// The configuration file was read again, and `outcome` came of it: changed, unchanged or refused.
+    pub fn reloaded(&self, outcome: &'static str) {
+        let labels = vec![Label::from_static_parts("outcome", outcome)];
+        self.0.recorder.register_counter(&key(RELOADS, labels), &METADATA).increment(1);
     }
 
     /// The metrics of one shard; the same name gives the same metrics again.
@@ -140,6 +147,7 @@ fn describe(recorder: &PrometheusRecorder) {
         None,
         "Connections and HTTP/2 streams that waited for their client longer than the reason, a key of [server], allows.",
     );
+    counter(RELOADS, None, "Times the configuration file was read again, by outcome: changed, unchanged, refused.");
     gauge(CONFIG_VERSION, "Version of the configuration that new requests get.");
 }
 

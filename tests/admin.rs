@@ -6,20 +6,47 @@ mod support;
 
 use http::Request;
 use http_body_util::Full;
-use roundhouse::admin::Admin;
+use roundhouse::admin::{Admin, ConfigStatus, Control, Reloaded, Status};
 use roundhouse::config::{Config, Secret};
 use roundhouse::gateway::listener::bind;
 use roundhouse::metrics::{Metrics, Served};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use support::edge::{Answer, connect};
+
+/// A server without anything behind it.
+struct Nothing(Arc<Config>);
+
+impl Control for Nothing {
+    fn config(&self) -> Arc<Config> {
+        self.0.clone()
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            version: "1",
+            uptime_seconds: 0,
+            draining: false,
+            config: ConfigStatus { version: 1, since: 0, file: None },
+            shards: BTreeMap::new(),
+            models: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+        }
+    }
+
+    fn reload(&self) -> Result<Reloaded, String> {
+        Err("line 3 is wrong".to_owned())
+    }
+}
 
 fn start(token: Option<&str>) -> Admin {
     let metrics = Metrics::new();
     metrics.count_request(Served::default(), 200);
     let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).unwrap().pop().unwrap();
-    let config = Arc::new(Config::default());
-    Admin::open(socket, None, Arc::new(move || config.clone()), metrics, token.map(|token| Secret::new(token.to_owned()))).unwrap()
+    let mut config = Config::default();
+    config.admin.token = token.map(|token| Secret::new(token.to_owned()));
+    Admin::open(socket, None, metrics, Arc::new(Nothing(Arc::new(config)))).unwrap()
 }
 
 async fn ask(admin: &Admin, method: &str, path: &str, token: Option<&str>) -> Answer {
@@ -44,10 +71,12 @@ async fn metrics_are_shown_in_prometheus_text() {
 }
 
 #[tokio::test]
-async fn where_there_is_a_token_only_its_holder_sees_the_metrics() {
+async fn where_there_is_a_token_only_its_holder_sees_and_does_anything() {
     let admin = start(Some("the-token"));
     for wrong in [None, Some(""), Some("the-toke"), Some("the-tokens")] {
-        assert_eq!(ask(&admin, "GET", "/metrics", wrong).await.error().0, 401, "{wrong:?}");
+        for (method, path) in [("GET", "/metrics"), ("GET", "/admin/v1/status"), ("POST", "/admin/v1/reload")] {
+            assert_eq!(ask(&admin, method, path, wrong).await.error().0, 401, "{path} {wrong:?}");
+        }
     }
     assert_eq!(ask(&admin, "GET", "/metrics", Some("the-token")).await.status, 200);
     assert_eq!(ask(&admin, "GET", "/health", None).await.status, 200);
@@ -59,4 +88,14 @@ async fn unknown_paths_and_wrong_methods_are_refused_in_the_error_shape() {
     assert_eq!(ask(&admin, "GET", "/v1/models", None).await.error().2, "unknown_url");
     let answer = ask(&admin, "POST", "/metrics", None).await;
     assert_eq!((answer.error().0, answer.header("allow")), (405, Some("GET, HEAD")));
+}
+
+#[tokio::test]
+async fn a_refused_reload_says_why() {
+    let admin = start(None);
+    let answer = ask(&admin, "POST", "/admin/v1/reload", None).await;
+    assert_eq!(answer.error().0, 400);
+    assert_eq!(answer.json()["error"]["message"], "line 3 is wrong");
+    assert_eq!(ask(&admin, "GET", "/admin/v1/reload", None).await.header("allow"), Some("POST"));
+    assert_eq!(ask(&admin, "GET", "/admin/v1/status", None).await.json()["config"]["version"], 1);
 }

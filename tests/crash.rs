@@ -8,11 +8,10 @@ use http_body_util::{BodyExt, Full};
 use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use support::client::Client;
+use support::process::Process;
 use support::server::KEY;
 use support::tenants::{Place, query, rows, usage};
 use tokio::net::TcpStream;
@@ -26,12 +25,6 @@ const BEHIND: Duration = Duration::from_millis(750);
 const TENANT: &str =
     "[tenants.acme]\nquota = [{ tokens = 100_000_000, per = \"month\" }]\nkeys = [{ name = \"ci\", hash = \"KEY_HASH\" }]\n";
 
-/// A server in a process of its own.
-struct Process {
-    child: Child,
-    address: SocketAddr,
-}
-
 /// What a client saw of one answer.
 #[derive(Debug)]
 struct Seen {
@@ -39,38 +32,6 @@ struct Seen {
     /// When each piece came, and how many token ids it had.
     pieces: Vec<(Instant, i64)>,
     done: bool,
-}
-
-// === impl Process ===
-
-impl Process {
-    /// Starts it and waits until it serves.
-    fn start(place: &Place) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse"))
-            .args(["serve", "--config"])
-            .arg(place.file())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("the binary starts");
-        let out = BufReader::new(child.stdout.take().expect("its output is piped"));
-        let line = out.lines().next().expect("it says where it serves").expect("it writes text");
-        let address = line.rsplit_once("http://").and_then(|(_, address)| address.parse().ok());
-        Self { child, address: address.unwrap_or_else(|| panic!("no address: {line}")) }
-    }
-
-    fn kill(&mut self) {
-        self.child.kill().expect("it can be killed");
-        self.child.wait().expect("it ends");
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Already dead where the test killed it.
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod progress;
 mod pull;
 mod serve;
 
+use crate::config::Log;
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -71,7 +72,6 @@ enum CliError {
 /// Runs the program.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    log::start();
     match arguments.command.unwrap_or(Command::Serve(serve::Serve::default())).run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -85,6 +85,9 @@ pub fn main() -> ExitCode {
 
 impl Command {
     fn run(self) -> Result<(), CliError> {
+        if !matches!(self, Command::Serve(_)) {
+            log::start(&Log::default()); // a server logs as its configuration says
+        }
         match self {
             Command::Serve(serve) => serve.run(),
             Command::Check(check) => check.run(),

@@ -1,7 +1,7 @@
 //! `roundhouse serve`, which is also what `roundhouse` alone does.
 
-use super::CliError;
 use super::progress::Bar;
+use super::{CliError, log};
 use crate::config::Config;
 use crate::roundhouse::{self, Development, Running};
 use std::io::Write;
@@ -20,8 +20,14 @@ pub(super) struct Serve {
 
 impl Serve {
     pub(super) fn run(self) -> Result<(), CliError> {
+        let file = self.config.as_deref();
+        let config = match file {
+            Some(file) => Config::load(file)?,
+            None => Config::default(),
+        };
+        log::start(&config.log);
         let mut greeted = Ok(());
-        roundhouse::serve(self.config.as_deref(), &Bar::default(), |running, config, development| {
+        roundhouse::serve(config, file, &Bar::default(), |running, config, development| {
             greeted = greet(running, config, development);
         })?;
         Ok(greeted?)

@@ -4,7 +4,7 @@ use super::money::Decimal;
 use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
 use super::store::StoreUrl;
 use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads, Time};
-use super::{Algorithm, Class, ClientAuth, Durability, Endpoint, Name, Network, OnStoreLoss, Per, Weights};
+use super::{Algorithm, Class, ClientAuth, Durability, Endpoint, LogFormat, Name, Network, OnStoreLoss, Per, Weights};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -23,6 +23,7 @@ pub(super) type Named<T> = BTreeMap<Spanned<Name>, T>;
 pub(super) struct Raw {
     pub(super) server: Server,
     pub(super) admin: Admin,
+    pub(super) log: Log,
     pub(super) auth: Auth,
     pub(super) store: Store,
     pub(super) billing: Billing,
@@ -46,6 +47,7 @@ pub(super) struct Server {
     pub(super) write_timeout: Given<Time>,
     pub(super) keep_alive: Given<Time>,
     pub(super) http2: Http2,
+    pub(super) drain: Given<Time>,
     pub(super) unknown_parameters: Given<UnknownParameters>,
     pub(super) show_backend: Given<bool>,
 }
@@ -78,6 +80,13 @@ pub(super) struct Tls {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Billing {
     pub(super) currency: Given<Name>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Log {
+    pub(super) format: Given<LogFormat>,
+    pub(super) requests: Given<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -83,6 +83,7 @@ impl<'a> Resolver<'a> {
         let public = raw.server.listen.as_ref().map(Spanned::span);
         let server = self.server(raw.server);
         let admin = self.admin(raw.admin, server.listen, public);
+        let log = self.log(raw.log);
         let auth = self.auth(raw.auth);
         let store = self.store(raw.store);
         let billing = self.billing(raw.billing);
@@ -98,7 +99,7 @@ impl<'a> Resolver<'a> {
             }
         };
         let tenants = self.tenants(raw.tenants, &models);
-        Config { version: 1, server, admin, auth, store, billing, devices, shards, models, tenants }
+        Config { version: 1, server, admin, log, auth, store, billing, devices, shards, models, tenants }
     }
 
     fn refuse(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {

@@ -21,6 +21,8 @@ pub struct Config {
     pub admin: Admin,
     /// `[auth]`
     pub auth: Auth,
+    /// `[log]`
+    pub log: Log,
     /// `[store]`
     pub store: Store,
     /// `[billing]`
@@ -54,6 +56,26 @@ pub struct Admin {
     pub token: Option<Secret>,
     /// How connections are encrypted; `None` serves plain HTTP.
     pub tls: Option<Tls>,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Log {
+    /// How lines look.
+    pub format: LogFormat,
+    /// Whether each request leaves a line.
+    pub requests: bool,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
 }
 
 /// A compute device, shared by the shards on it.
@@ -191,6 +213,14 @@ impl Config {
     /// The model of this name or alias.
     pub fn model(&self, name: &str) -> Option<&Arc<Model>> {
         self.models.get(name).or_else(|| self.models.values().find(|model| model.aliases.iter().any(|alias| alias.as_str() == name)))
+    }
+}
+
+// === impl Log ===
+
+impl Default for Log {
+    fn default() -> Self {
+        Self { format: LogFormat::default(), requests: true }
     }
 }
 

@@ -34,6 +34,9 @@ pub struct Server {
     /// How long a connection may be idle between requests.
     #[serde(serialize_with = "seconds")]
     pub keep_alive: Duration,
+    /// How long requests that are open at a stop may take to finish.
+    #[serde(serialize_with = "seconds")]
+    pub drain: Duration,
     /// What is peculiar to HTTP/2.
     pub http2: Http2,
     /// What happens to request parameters nobody knows.

@@ -34,12 +34,17 @@ pub struct Gateway {
 
 impl Gateway {
     /// Serves connections of these listeners, a thread each. A request loads the stack once and keeps it to its end, so
-    /// the stack may be swapped at any time. At the end open requests have `drain` to finish.
+    /// the stack may be swapped at any time. `draining` becomes true when it closes. At the end open requests have `drain` to finish.
     ///
     /// # Errors
     /// A thread or its runtime can't be made.
-    pub fn open(sockets: Vec<TcpListener>, tls: Option<Arc<Tls>>, stack: Arc<ArcSwap<Stack>>, drain: Duration) -> io::Result<Self> {
-        let draining = Arc::new(AtomicBool::new(false));
+    pub fn open(
+        sockets: Vec<TcpListener>,
+        tls: Option<Arc<Tls>>,
+        stack: Arc<ArcSwap<Stack>>,
+        draining: Arc<AtomicBool>,
+        drain: Duration,
+    ) -> io::Result<Self> {
         let leaving = draining.clone();
         let metrics = stack.load().metrics.clone();
         let current = stack.clone();

@@ -262,7 +262,7 @@ pub(super) fn error_body(error: &Error) -> Vec<u8> {
 }
 
 /// An answer of this value.
-pub(super) fn json(value: &impl Serialize) -> Response<Body> {
+pub fn json(value: &impl Serialize) -> Response<Body> {
     json_bytes(serde_json::to_vec(value).expect("invariant: wire types are JSON"))
 }
 

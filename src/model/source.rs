@@ -36,6 +36,14 @@ pub struct Sources {
     certificates: Option<PathBuf>,
 }
 
+/// Where weights come from, as it may be shown: without credentials and signatures in an address.
+pub fn shown(weights: &Weights) -> String {
+    match weights {
+        Weights::Https(url) => redacted::address(url),
+        other => other.to_string(),
+    }
+}
+
 // === impl Sources ===
 
 impl Sources {

@@ -1,18 +1,16 @@
 //! The main job: configuration, weights, server, until the process is told to stop.
 
 use super::{Listeners, LoadEngine, Models, Running, StartError, start};
-use crate::config::{Config, ConfigError, Environment, Key, Name, Secret, Tenant};
+use crate::config::{Config, Environment, Key, Name, Secret, Tenant};
 use crate::model::source::Progress;
 use crate::tenant::new_key;
 use std::path::Path;
 use std::sync::Arc;
+use tokio::signal::unix::{self, SignalKind};
 
 /// Why the server ended before anybody told it to.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// The configuration can't be used.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
     /// A part doesn't start.
     #[error(transparent)]
     Start(#[from] StartError),
@@ -28,31 +26,34 @@ pub struct Development {
     pub secret: Secret,
 }
 
-/// Serves until SIGINT or SIGTERM, then drains. Without a file the built-in configuration is served with a development key
-/// that lives in memory only. `ready` hears when clients may come.
+/// Serves until SIGINT or SIGTERM, then drains; a second one of these ends the process at once. SIGHUP reads the file
+/// again. Without a file `config` is served with a development key that lives in memory only. `ready` hears when clients
+/// may come.
 ///
 /// # Errors
-/// The configuration is wrong, or a part of it doesn't start.
+/// A part of the configuration doesn't start.
 pub fn serve(
+    mut config: Config,
     file: Option<&Path>,
     progress: &dyn Progress,
     ready: impl FnOnce(&Running, &Config, Option<&Development>),
 ) -> Result<(), ServeError> {
-    let (mut config, mut development) = match file {
-        Some(file) => (Config::load(file)?, None),
-        None => (Config::default(), None),
-    };
-    if file.is_none() {
-        development = Some(add_development_key(&mut config)?);
-    }
+    let development = if file.is_none() { Some(add_development_key(&mut config)?) } else { None };
     // Addresses first: a port that is taken should not cost a download.
     let listeners = Listeners::bind(&config)?;
     let mut models = Models::new(&config, &Environment::from_process(), progress)?;
     let config = Arc::new(config);
-    let running = start(config.clone(), &mut models as &mut dyn LoadEngine, listeners)?;
+    let mut signals = Signals::new().map_err(ServeError::Signals)?;
+    let running = start(config.clone(), file.map(Path::to_owned), &mut models as &mut dyn LoadEngine, listeners)?;
     ready(&running, &config, development.as_ref());
-    let signal = wait_for_signal().map_err(ServeError::Signals)?;
+    let signal = loop {
+        match signals.next() {
+            Signal::Reload => drop(running.reload_file()), // what came of it is in the log
+            Signal::Stop(name, _) => break name,
+        }
+    };
     tracing::info!(signal, "stopping: what runs is finished first");
+    signals.end_at_the_next_one().map_err(ServeError::Signals)?;
     running.stop();
     Ok(())
 }
@@ -65,14 +66,55 @@ fn add_development_key(config: &mut Config) -> Result<Development, StartError> {
     Ok(Development { secret: key.secret })
 }
 
-fn wait_for_signal() -> std::io::Result<&'static str> {
-    use tokio::signal::unix::{SignalKind, signal};
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
-        let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-        Ok(tokio::select! {
-            _ = interrupt.recv() => "SIGINT",
-            _ = terminate.recv() => "SIGTERM",
+/// What the process is told.
+enum Signal {
+    Reload,
+    /// By this signal, of this number.
+    Stop(&'static str, i32),
+}
+
+/// Signals to this process, from the moment this is made.
+struct Signals {
+    runtime: tokio::runtime::Runtime,
+    hangup: unix::Signal,
+    interrupt: unix::Signal,
+    terminate: unix::Signal,
+}
+
+// === impl Signals ===
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let inside = runtime.enter();
+        let hangup = unix::signal(SignalKind::hangup())?;
+        let (interrupt, terminate) = (unix::signal(SignalKind::interrupt())?, unix::signal(SignalKind::terminate())?);
+        drop(inside);
+        Ok(Self { runtime, hangup, interrupt, terminate })
+    }
+
+    /// Waits for the next one.
+    fn next(&mut self) -> Signal {
+        let Self { runtime, hangup, interrupt, terminate } = self;
+        runtime.block_on(async {
+            tokio::select! {
+                _ = hangup.recv() => Signal::Reload,
+                _ = interrupt.recv() => Signal::Stop("SIGINT", SignalKind::interrupt().as_raw_value()),
+                _ = terminate.recv() => Signal::Stop("SIGTERM", SignalKind::terminate().as_raw_value()),
+            }
         })
-    })
+    }
+
+    /// Whoever asks again doesn't want to wait: the process ends as if it had not caught the signal.
+    fn end_at_the_next_one(mut self) -> std::io::Result<()> {
+        let wait = move || {
+            loop {
+                if let Signal::Stop(signal, number) = self.next() {
+                    tracing::warn!(signal, "stopping at once: what still runs is cut");
+                    std::process::exit(128 + number);
+                }
+            }
+        };
+        std::thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop)
+    }
 }

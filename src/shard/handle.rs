@@ -45,6 +45,7 @@ pub struct Shard {
     text: Arc<Text>,
     limits: Limits,
     share_prefixes: SharePrefixes,
+    digest: [u8; 16],
     mailbox: mpsc::Sender<Command>,
     live: Arc<Published>,
     next_seq: AtomicU64,
@@ -61,6 +62,7 @@ impl Shard {
     pub fn start(parts: Parts) -> Result<Arc<Self>, DeviceError> {
         let Parts { name, text, limits, settings, share_prefixes, build, metrics, clock } = parts;
         let (mailbox, inbox) = mpsc::channel();
+        let digest = settings.model;
         let live = Arc::new(Published::new(limits.blocks));
         let (built, outcome) = mpsc::channel();
         let (published, thread_clock, thread_name) = (live.clone(), clock.clone(), name.clone());
@@ -76,12 +78,17 @@ impl Shard {
         let thread = std::thread::Builder::new().name(format!("shard {name}"));
         thread.spawn(run).map_err(|error| DeviceError(format!("no thread for shard {name}: {error}")))?;
         outcome.recv().unwrap_or_else(|_| Err(DeviceError(format!("shard {name} panicked while it built its executor"))))?;
-        Ok(Arc::new(Self { name, text, limits, share_prefixes, mailbox, live, next_seq: AtomicU64::new(0), clock }))
+        Ok(Arc::new(Self { name, text, limits, share_prefixes, digest, mailbox, live, next_seq: AtomicU64::new(0), clock }))
     }
 
     /// The model's tokenizer and template.
     pub fn text(&self) -> &Arc<Text> {
         &self.text
+    }
+
+    /// Identity of weights, quantization and KV type: K/V of equal digests are interchangeable.
+    pub fn digest(&self) -> [u8; 16] {
+        self.digest
     }
 
     /// Tokens the KV pool holds.

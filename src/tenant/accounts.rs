@@ -7,7 +7,7 @@ use super::subject::{Asker, Subject};
 use super::window::Counted;
 use crate::call::{Call, Error, Outcome, Release, Usage};
 use crate::clock::Clock;
-use crate::config::{Config, Key, Model, OnStoreLoss, Quota, Store, Tenant};
+use crate::config::{Config, Key, Model, Name, OnStoreLoss, Quota, Store, Tenant};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -116,6 +116,11 @@ impl Accounts {
     /// Where the limits of a call stand that was refused.
     pub fn levels(&self, call: &Call) -> Levels {
         self.local.levels(&Asked::new(call).need())
+    }
+
+    /// Requests of a tenant in flight, and the tokens they could use at most.
+    pub fn in_flight(&self, tenant: &Name) -> (u64, u64) {
+        self.local.in_flight(tenant)
     }
 
     fn stores_allow(&self) -> Result<(), Error> {

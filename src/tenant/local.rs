@@ -34,6 +34,8 @@ pub(super) struct Counters {
     buckets: Vec<(Subject, Bucket)>,
     busy: Vec<(Subject, u32)>,
     windows: Vec<Window>,
+    /// Requests, and the tokens they hold.
+    in_flight: (u64, u64),
 }
 
 /// What a request holds.
@@ -122,6 +124,11 @@ impl Local {
         }
     }
 
+    /// Requests of a tenant in flight, and the tokens they hold.
+    pub(super) fn in_flight(&self, tenant: &Name) -> (u64, u64) {
+        self.tenants.get(tenant).map(|counters| lock(&counters).in_flight).unwrap_or_default()
+    }
+
     fn counters(&self, tenant: &Name) -> Arc<Mutex<Counters>> {
         if let Some(counters) = self.tenants.get(tenant) {
             return counters.clone();
@@ -190,11 +197,15 @@ impl Counters {
         for window in need.windows(&mut self.windows) {
             window.reserved.add(reserved);
         }
+        self.in_flight.0 += 1;
+        self.in_flight.1 += reserved.tokens;
         self.next += 1;
         self.next - 1
     }
 
     fn settle(&mut self, need: &Need<'_>, held: &Held, used: Worth, now: u64) {
+        self.in_flight.0 = self.in_flight.0.saturating_sub(1);
+        self.in_flight.1 = self.in_flight.1.saturating_sub(held.reserved.tokens);
         for (subject, limit) in need.asker.limits() {
             if let Some(limit) = limit.tokens_per_minute {
                 self.bucket(&subject).settle(limit, held.reserved.tokens, used.tokens, now);

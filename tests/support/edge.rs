@@ -199,7 +199,7 @@ impl Edge {
             config,
         });
         let stack = Arc::new(arc_swap::ArcSwap::from_pointee(stack));
-        let gateway = Gateway::open(bind(SocketAddr::from(([127, 0, 0, 1], 0)), 2).unwrap(), tls, stack, DRAIN).unwrap();
+        let gateway = Gateway::open(bind(SocketAddr::from(([127, 0, 0, 1], 0)), 2).unwrap(), tls, stack, Arc::default(), DRAIN).unwrap();
         Self { address: gateway.address(), gateway, metrics }
     }
 

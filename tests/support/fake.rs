@@ -40,7 +40,7 @@ pub(crate) fn text() -> Arc<Text> {
 pub(crate) struct Stepping {
     pub(crate) server: Server,
     plans: Arc<Mutex<Vec<Plan>>>,
-    gate: Sender<()>,
+    pub(crate) gate: Sender<()>,
 }
 
 // === impl Stepping ===

@@ -5,6 +5,7 @@
 pub(crate) mod client;
 pub(crate) mod edge;
 pub(crate) mod fake;
+pub(crate) mod process;
 pub(crate) mod server;
 pub(crate) mod tenants;
 pub(crate) mod tiny_model;
@@ -14,6 +15,11 @@ use roundhouse::cpu::Device;
 use roundhouse::model::source::{Progress, Sources};
 use std::path::PathBuf;
 use std::sync::Arc;
+
+/// Whether long loops run in full: `ROUNDHOUSE_TESTS=long`.
+pub(crate) fn long() -> bool {
+    std::env::var("ROUNDHOUSE_TESTS").is_ok_and(|tests| tests == "long")
+}
 
 /// The default shard: SmolLM2-135M-Instruct as Q4_1 with an f16 KV cache.
 pub(crate) fn smollm2_shard() -> Shard {

@@ -3,6 +3,7 @@
 use super::Silent;
 use roundhouse::config::{Config, Environment, Key, Ledger, Name, Tenant};
 use roundhouse::roundhouse::{Listeners, LoadEngine, Models, Running, start};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// The secret of the key that [`config`] knows.
@@ -26,8 +27,13 @@ pub(crate) fn config() -> Config {
 
 /// Starts a server whose engines come from `engines`.
 pub(crate) fn with(config: Config, engines: &mut dyn LoadEngine) -> Server {
+    of_file(config, None, engines)
+}
+
+/// As [`with`], for a configuration from a file, which is watched.
+pub(crate) fn of_file(config: Config, file: Option<PathBuf>, engines: &mut dyn LoadEngine) -> Server {
     let listeners = Listeners::bind(&config).expect("a port of the system's choice is free");
-    start(Arc::new(config), engines, listeners).expect("the server starts")
+    start(Arc::new(config), file, engines, listeners).expect("the server starts")
 }
 
 /// Starts a server with the default model.

@@ -51,7 +51,26 @@ impl Place {
         server::with(config, &mut models)
     }
 
-    fn text(&self) -> String {
+    /// A server in this process that watches its file.
+    pub(crate) fn start_with_file(&self) -> server::Server {
+        self.watched(self.file())
+    }
+
+    /// This place after [`change`](Self::change).
+    pub(crate) fn changed(mut self, tenants: &str) -> Self {
+        self.change(tenants);
+        self
+    }
+
+    /// A server in this process that watches `file`, which holds or links to this configuration.
+    pub(crate) fn watched(&self, file: PathBuf) -> server::Server {
+        let config = Config::load(&file).expect("the configuration is valid");
+        let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+        server::of_file(config, Some(file), &mut models)
+    }
+
+    /// What the configuration file says.
+    pub(crate) fn text(&self) -> String {
         format!(
             "server = {{ listen = \"127.0.0.1:0\", threads = 1 }}\nadmin.listen = \"127.0.0.1:0\"\nstore.ledger = \"sqlite:ledger.db\"\n\
              [devices.cpu]\nthreads = 1\nmemory = \"256MiB\"\n\

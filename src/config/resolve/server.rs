@@ -24,6 +24,8 @@ const BODY_TIMEOUT: Duration = Duration::from_secs(60);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longer than load balancers keep theirs (60 s): whoever sends requests should be the one who closes.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
+/// A long answer ends within it; orchestrators wait about as long before they kill.
+const DRAIN: Duration = Duration::from_secs(30);
 const MAX_STREAMS: u32 = 256;
 const PING: Duration = Duration::from_secs(30);
 
@@ -42,6 +44,7 @@ impl Resolver<'_> {
             body_timeout: self.time(raw.body_timeout, BODY_TIMEOUT, "server.body_timeout"),
             write_timeout: self.time(raw.write_timeout, WRITE_TIMEOUT, "server.write_timeout"),
             keep_alive: self.time(raw.keep_alive, KEEP_ALIVE, "server.keep_alive"),
+            drain: or(raw.drain, Time(DRAIN)).0,
             http2: Http2 {
                 max_streams: raw.http2.max_streams.map_or(MAX_STREAMS, |most: Spanned<NonZeroU32>| most.into_inner().get()),
                 ping: self.time(raw.http2.ping, PING, "server.http2.ping"),

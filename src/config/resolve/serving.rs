@@ -2,7 +2,7 @@
 
 use super::{Resolver, or};
 use crate::config::units::{Address, Memory, SecretSource, Threads};
-use crate::config::{Admin, Device, Isa, Name, Secret, machine, raw};
+use crate::config::{Admin, Device, Isa, Log, Name, Secret, machine, raw};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Range;
@@ -25,6 +25,11 @@ impl Resolver<'_> {
         }
         let token = raw.token.and_then(|source| self.secret(source, "admin.token"));
         Admin { listen, token, tls: self.tls(raw.tls, "admin.tls") }
+    }
+
+    pub(super) fn log(&mut self, raw: raw::Log) -> Log {
+        let default = Log::default();
+        Log { format: or(raw.format, default.format), requests: or(raw.requests, default.requests) }
     }
 
     pub(super) fn devices(&mut self, raw: raw::Devices) -> BTreeMap<Name, Device> {

@@ -1,0 +1,98 @@
+//! What operators can ask of the server; `roundhouse/` does it.
+
+use crate::backend::State;
+use crate::config::{Config, Name};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A running server as operators see it.
+pub trait Control: Send + Sync {
+    /// The configuration that new requests get.
+    fn config(&self) -> Arc<Config>;
+
+    /// How everything stands now.
+    fn status(&self) -> Status;
+
+    /// Reads the configuration file again and serves by it. Blocks.
+    ///
+    /// # Errors
+    /// Why nothing was changed, a line for each problem.
+    fn reload(&self) -> Result<Reloaded, String>;
+}
+
+/// A reload that was not refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Reloaded {
+    /// The version of the configuration that new requests get now.
+    pub version: u64,
+    /// Whether it is another one than before.
+    pub changed: bool,
+}
+
+/// How a server stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct Status {
+    /// The program's version.
+    pub version: &'static str,
+    /// Since the server began to serve.
+    pub uptime_seconds: u64,
+    /// Whether it takes no new requests and waits for those that run.
+    pub draining: bool,
+    /// The configuration that new requests get.
+    pub config: ConfigStatus,
+    /// Engines in this process.
+    pub shards: BTreeMap<Name, ShardStatus>,
+    /// Models and who serves their variants.
+    pub models: BTreeMap<Name, BTreeMap<Name, Vec<Name>>>,
+    /// What tenants have in flight.
+    pub tenants: BTreeMap<Name, TenantStatus>,
+}
+
+/// Which configuration is served.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConfigStatus {
+    /// Counts from 1, one more with every change.
+    pub version: u64,
+    /// Since when, in seconds of Unix time.
+    pub since: u64,
+    /// Its file; none for the built-in one.
+    pub file: Option<String>,
+}
+
+/// An engine.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShardStatus {
+    /// Whether it takes calls.
+    #[serde(serialize_with = "state")]
+    pub state: State,
+    /// The device it runs on.
+    pub device: Name,
+    /// Where its weights came from, without credentials.
+    pub weights: String,
+    /// Identity of weights, quantization and KV type, in hex; K/V of equal digests are interchangeable.
+    pub digest: String,
+    /// Tokens one sequence may have.
+    pub context: u32,
+    /// Sequences in the running batch.
+    pub running: u32,
+    /// Sequences that wait for it.
+    pub waiting: u32,
+    /// KV blocks of the pool.
+    pub blocks: u32,
+    /// Those that no sequence holds.
+    pub blocks_free: u32,
+}
+
+/// What a tenant has in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TenantStatus {
+    /// Requests.
+    pub requests: u64,
+    /// Tokens they could use at most, prompts included.
+    pub tokens: u64,
+}
+
+fn state<S: serde::Serializer>(state: &State, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(state)
+}

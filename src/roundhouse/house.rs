@@ -1,0 +1,172 @@
+//! What outlives a reload, and the reload itself: parse, check, build a new stack, swap.
+
+use super::StartError;
+use super::certified::Certified;
+use super::fixed::fixed;
+use crate::admin::Reloaded;
+use crate::backend::Backend;
+use crate::clock::Clock;
+use crate::config::{Config, ConfigError, Model, Name};
+use crate::gateway::{Parts, Served, Stack};
+use crate::metrics::Metrics;
+use crate::shard::Shard;
+use crate::tenant::{Accounts, Credentials, Keys};
+use arc_swap::ArcSwap;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+pub(super) type Shards = BTreeMap<Name, Arc<Shard>>;
+
+/// Everything that is the same under all configurations of one process.
+pub(super) struct Lasting {
+    pub(super) clock: Clock,
+    pub(super) metrics: Metrics,
+    pub(super) accounts: Arc<Accounts>,
+    pub(super) credentials: Credentials,
+    pub(super) shards: Shards,
+    pub(super) tls: Certified,
+}
+
+/// What lasts, and the stack of the present configuration.
+pub(super) struct House {
+    pub(super) lasting: Lasting,
+    pub(super) stack: Arc<ArcSwap<Stack>>,
+    pub(super) draining: Arc<AtomicBool>,
+    /// Unix time of the start.
+    pub(super) started: Duration,
+    /// Where the configuration comes from; none for the built-in one.
+    pub(super) file: Option<PathBuf>,
+    /// Held while a configuration is being swapped; since when, in Unix time, the present one is served.
+    pub(super) since: Mutex<Duration>,
+}
+
+/// Why a reload changed nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The server began without a file.
+    #[error("the server was started without a configuration file, so there is nothing to read again")]
+    NoFile,
+    /// The file has nothing in it, as one that is being written.
+    #[error("{}: the file is empty; what it said before stays in force", file.display())]
+    Empty {
+        /// The file.
+        file: PathBuf,
+    },
+    /// The file is wrong.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Keys differ that a running server can't change.
+    #[error("can't change without a restart: {}", keys.join(", "))]
+    Fixed {
+        /// Their paths.
+        keys: Vec<String>,
+    },
+    /// A part doesn't fit.
+    #[error(transparent)]
+    Part(#[from] StartError),
+}
+
+// === impl House ===
+
+impl House {
+    /// Builds the first stack.
+    pub(super) fn new(config: Arc<Config>, file: Option<PathBuf>, lasting: Lasting) -> Result<Self, StartError> {
+        lasting.metrics.config_version(config.version);
+        let started = lasting.clock.unix();
+        let stack = Arc::new(ArcSwap::from_pointee(lasting.stack(config)?));
+        let (draining, since) = (Arc::new(AtomicBool::new(false)), Mutex::new(started));
+        Ok(Self { lasting, stack, draining, started, file, since })
+    }
+
+    /// Reads the file again and serves by it. Blocks on the file and the ledger; one reload at a time.
+    pub(super) fn reload_file(&self) -> Result<Reloaded, ReloadError> {
+        let reloaded = self.read().and_then(|config| self.reload(config));
+        self.lasting.metrics.reloaded(match &reloaded {
+            Ok(Reloaded { changed: true, .. }) => "changed",
+            Ok(Reloaded { changed: false, .. }) => "unchanged",
+            Err(_) => "refused",
+        });
+        match &reloaded {
+            Ok(Reloaded { changed: true, version }) => tracing::info!(version, "serving by a new configuration"),
+            Ok(_) => tracing::debug!("the configuration is the same"),
+            Err(error) => tracing::error!("the configuration wasn't changed: {error}"),
+        }
+        reloaded
+    }
+
+    /// Serves by another configuration; requests in flight keep theirs to their end.
+    pub(super) fn reload(&self, mut config: Config) -> Result<Reloaded, ReloadError> {
+        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let present = self.stack.load().config.clone();
+        config.version = present.version;
+        // Certificates are renewed in their files, whatever the configuration says.
+        if config == *present {
+            self.lasting.tls.read_again(&config).map_err(StartError::from)?.serve();
+            return Ok(Reloaded { version: present.version, changed: false });
+        }
+        let keys = fixed(&present, &config);
+        if !keys.is_empty() {
+            return Err(ReloadError::Fixed { keys });
+        }
+        config.version += 1;
+        let certificates = self.lasting.tls.read_again(&config).map_err(StartError::from)?;
+        // New quotas know what was used before any request meets them.
+        self.lasting.accounts.configure(&config).map_err(StartError::from)?;
+        let config = Arc::new(config);
+        let version = config.version;
+        let stack = self.lasting.stack(config)?;
+        certificates.serve();
+        self.stack.store(Arc::new(stack));
+        self.lasting.metrics.config_version(version);
+        *since = self.lasting.clock.unix();
+        Ok(Reloaded { version, changed: true })
+    }
+
+    fn read(&self) -> Result<Config, ReloadError> {
+        let file: &Path = self.file.as_deref().ok_or(ReloadError::NoFile)?;
+        let text = std::fs::read_to_string(file).map_err(|source| ConfigError::Read { file: file.to_owned(), source })?;
+        // It would mean the built-in configuration, which nobody asks for by emptying a file.
+        if text.trim().is_empty() {
+            return Err(ReloadError::Empty { file: file.to_owned() });
+        }
+        Ok(Config::parse(&text, file)?)
+    }
+}
+
+// === impl Lasting ===
+
+impl Lasting {
+    fn stack(&self, config: Arc<Config>) -> Result<Stack, StartError> {
+        let backend = |(name, shard): (&Name, &Arc<Shard>)| (name.clone(), shard.clone() as Arc<dyn Backend>);
+        Ok(Stack::build(Parts {
+            served: served(&config, &self.shards)?,
+            backends: self.shards.iter().map(backend).collect(),
+            keys: Arc::new(Keys::new(config.clone(), &self.credentials)),
+            accounts: self.accounts.clone(),
+            metrics: self.metrics.clone(),
+            clock: self.clock.clone(),
+            config,
+        }))
+    }
+}
+
+/// What each model's requests are counted and rendered with: the tokenizer of its first backend, the least of its replicas' room.
+fn served(config: &Config, shards: &Shards) -> Result<BTreeMap<Name, Served>, StartError> {
+    let of = |(name, model): (&Name, &Arc<Model>)| {
+        let mut backends = model.variants.values().flat_map(|variant| variant.backends.iter()).map(|name| (name, &shards[name]));
+        let (first, shard) = backends.next().expect("a resolved model has a backend");
+        let mut served = Served { text: shard.text().clone(), context: shard.context(), pool_tokens: shard.pool_tokens() };
+        for (second, shard) in backends {
+            if shard.text().digest() != served.text.digest() {
+                return Err(StartError::Tokenizers { model: name.clone(), first: first.clone(), second: second.clone() });
+            }
+            served.context = served.context.min(shard.context());
+            served.pool_tokens = served.pool_tokens.min(shard.pool_tokens());
+        }
+        Ok((name.clone(), served))
+    };
+    config.models.iter().map(of).collect()
+}
