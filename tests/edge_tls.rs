@@ -265,7 +265,7 @@ fn problem(config: &Config) -> (String, TlsError) {
     let tls = config.server.tls.as_ref().unwrap();
     let Err(error) = Identity::read(tls, "server.tls") else { panic!("these certificates are taken") };
     let listeners = Listeners::bind(config).unwrap();
-    let started = start(Arc::new(config.clone()), &mut Fakes(roundhouse::engine::fake::Fake::new), listeners);
+    let started = start(Arc::new(config.clone()), None, &mut Fakes(roundhouse::engine::fake::Fake::new), listeners);
     let Err(StartError::Tls(same)) = started else { panic!("the server starts") };
     assert_eq!(same.to_string(), error.to_string());
     (error.to_string(), error)
