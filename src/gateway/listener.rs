@@ -3,6 +3,7 @@
 mod connection;
 mod farewell;
 mod pace;
+mod preface;
 mod reaper;
 mod worker;
 

@@ -16,7 +16,7 @@ const MAX_BODY: u64 = 16 << 20;
 const MAX_HEAD: u64 = 64 << 10;
 /// What is above costs more than it is worth: the parser's buffer is as large.
 const MOST_HEAD: u64 = 1 << 20;
-/// An idle connection takes about 16 KiB, so this many take less than a model.
+/// An idle connection takes about 20 KiB, so this many take less than a model.
 const MAX_CONNECTIONS: u32 = 10_000;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest body in this time is 2.3 Mbit/s.

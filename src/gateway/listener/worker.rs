@@ -4,13 +4,12 @@ use super::connection::Connection;
 use super::pace::{Pace, Paced};
 use super::reaper::Reaper;
 use super::{Answer, Bounds};
-use crate::call::Peer;
 use crate::gateway::tls::Tls;
 use crate::metrics::ConnectionMetrics;
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use std::error::Error;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -72,7 +71,7 @@ where
                 refused.say(|| tracing::warn!("connections are refused: there are as many as server.max_connections"));
                 continue;
             };
-            self.begin(stream, address, place, &open, &reaper);
+            self.begin(stream, address, place, (stopped.clone(), open.watcher()), &reaper);
         }
         drop(listener);
         if tokio::time::timeout(drain, open.shutdown()).await.is_err() {
@@ -80,7 +79,7 @@ where
         }
     }
 
-    fn begin(&self, stream: TcpStream, address: SocketAddr, place: Place, open: &GracefulShutdown, reaper: &Arc<Reaper>) {
+    fn begin(&self, stream: TcpStream, address: SocketAddr, place: Place, end: (watch::Receiver<bool>, Watcher), reaper: &Arc<Reaper>) {
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "a connection was gone before it began");
             return;
@@ -91,7 +90,8 @@ where
             config: (self.bounds)(),
             pace: pace.clone(),
             reaper: reaper.clone(),
-            shutdown: open.watcher(),
+            stopped: end.0,
+            shutdown: end.1,
         };
         let tls = self.tls.clone();
         // A task of its own: what panics in it ends this connection and nothing else.
@@ -99,8 +99,8 @@ where
             let _place = place;
             let stream = Paced::new(stream, connection.pace.clone());
             let ended = match tls {
-                Some(tls) => connection.serve_tls(stream, address, &tls).await,
-                None => connection.serve(stream, Peer::from(address)).await,
+                Some(tls) => Box::pin(connection.serve_tls(stream, address, &tls)).await,
+                None => connection.serve(stream, address).await,
             };
             if let Err(error) = ended {
                 tracing::debug!(%error, peer = %address, "a connection ended early");
