@@ -246,6 +246,30 @@ async fn a_replaced_certificate_is_shown_to_new_connections_while_old_ones_go_on
 }
 
 #[tokio::test]
+async fn a_reload_whose_certificate_can_t_be_read_changes_nothing_and_a_good_one_is_shown() {
+    let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
+    write(folder.path(), &authority.sign("one.test"));
+    let mut config = server::config();
+    config.server.tls = Some(tls(folder.path(), None, ClientAuth::Required));
+    let server = server::with(config.clone(), &mut Fakes(roundhouse::engine::fake::Fake::new));
+    let connector = connector(&authority, &[], None);
+    let connect = async |name: &'static str| {
+        let stream = TcpStream::connect(server.address()).await.unwrap();
+        connector.connect(ServerName::try_from(name).unwrap(), stream).await
+    };
+    std::fs::write(folder.path().join("server.pem"), "half a certif").unwrap();
+    config.server.max_body = 1;
+    let refused = server.reload(config.clone()).unwrap_err().to_string();
+    assert!(refused.starts_with("server.tls.cert: "), "{refused}");
+    assert_eq!(ask(connect("one.test").await.unwrap()).await.unwrap().0, 200);
+    config.server.max_body = 1 << 20;
+    write(folder.path(), &authority.sign("two.test"));
+    server.reload(config).unwrap();
+    assert!(connect("one.test").await.is_err());
+    assert_eq!(ask(connect("two.test").await.unwrap()).await.unwrap().0, 200);
+}
+
+#[tokio::test]
 async fn operators_come_over_tls_too() {
     let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
     write(folder.path(), &authority.sign("admin.test"));

@@ -1,7 +1,7 @@
 //! `roundhouse check`
 
 use super::CliError;
-use crate::config::{Config, ConfigError, Key, KeySource, Limits};
+use crate::config::{ClientAuth, Config, ConfigError, Key, KeySource, Limits, Tls};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -37,8 +37,10 @@ impl Check {
 /// What would run, a line each.
 fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
     let (server, admin) = (&config.server, &config.admin);
-    writeln!(out, "public  {}, {} threads, bodies up to {}", server.listen, server.threads, size(server.max_body))?;
-    writeln!(out, "admin   {}, {}", admin.listen, if admin.token.is_some() { "with a token" } else { "without a token" })?;
+    let (listen, threads, connections) = (server.listen, server.threads, server.max_connections);
+    let (public, private) = (encryption(server.tls.as_ref()), encryption(admin.tls.as_ref()));
+    writeln!(out, "public  {listen}, {public}, {threads} threads, {connections} connections, bodies up to {}", size(server.max_body))?;
+    writeln!(out, "admin   {}, {private}, {}", admin.listen, if admin.token.is_some() { "with a token" } else { "without a token" })?;
     for (name, device) in &config.devices {
         writeln!(out, "device  {name}: {} threads, isa {}, {}", device.threads, device.isa, size(device.memory))?;
     }
@@ -97,6 +99,15 @@ fn confined(key: &Key) -> String {
         text.push_str(&format!(", expires {expires}"));
     }
     text
+}
+
+fn encryption(tls: Option<&Tls>) -> &'static str {
+    match tls.map(|tls| tls.client_ca.as_ref().map(|_| tls.client_auth)) {
+        None => "plain HTTP",
+        Some(None) => "TLS",
+        Some(Some(ClientAuth::Optional)) => "TLS with certificates of clients that have one",
+        Some(Some(ClientAuth::Required)) => "TLS with certificates of clients",
+    }
 }
 
 fn size(bytes: u64) -> String {
