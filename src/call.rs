@@ -30,6 +30,8 @@ pub struct Call {
     pub tenant: Arc<config::Tenant>,
     /// By which key.
     pub key: Arc<config::Key>,
+    /// How urgent it is: the tenant's class, or batch where the request says so.
+    pub class: config::Class,
     /// What is asked for, by its configured name.
     pub model: Arc<config::Model>,
     /// What is to be done with the prompts.
@@ -69,6 +71,8 @@ pub struct Prompt {
     pub ids: Arc<[TokenId]>,
     /// The tokenizer that made them.
     pub tokenizer: Digest,
+    /// The text they were made from, if the client sent one and it stands for itself.
+    pub text: Option<Arc<str>>,
 }
 
 /// How tokens are drawn and when to stop, with every default filled in.
@@ -76,16 +80,47 @@ pub struct Prompt {
 pub struct Sampling {
     /// Choices per prompt, at least 1.
     pub n: u32,
-    /// Most tokens per choice, at least 1 and already bounded by the context.
+    /// Most tokens per choice, already bounded by the context; 0 only with `echo`.
     pub max_tokens: u32,
+    /// So many tokens come before a stop token or a stop text ends a choice.
+    pub min_tokens: u32,
     /// 0 takes the likeliest token.
     pub temperature: f32,
+    /// Keeps this many of the likeliest tokens; 0 keeps all.
+    pub top_k: u32,
     /// Keeps the smallest set of tokens whose probability reaches this; 1 keeps all.
     pub top_p: f32,
+    /// Keeps tokens at least this likely compared with the likeliest one; 0 keeps all.
+    pub min_p: f32,
+    /// Makes tokens of the prompt and the output less likely; 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// Makes tokens less likely for each time they are in the output; 0 changes nothing.
+    pub frequency_penalty: f32,
+    /// Makes tokens of the output less likely; 0 changes nothing.
+    pub presence_penalty: f32,
+    /// Added to single tokens' logits.
+    pub logit_bias: Vec<(TokenId, f32)>,
     /// With choice index and position the only source of randomness.
     pub seed: u64,
     /// Texts that end a choice and are not part of it.
     pub stop: Vec<String>,
+    /// Whether the model's stop tokens end nothing.
+    pub ignore_eos: bool,
+    /// Whether tokens come with their log-probabilities, and with those of how many of the likeliest ones.
+    pub logprobs: Option<u32>,
+    /// Whether choices begin with their prompt.
+    pub echo: bool,
+}
+
+/// How likely the model found a token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TokenLogprob {
+    /// What the token adds to a text; a control token's name.
+    pub bytes: Box<[u8]>,
+    /// The natural logarithm of its probability; none for a prompt's first token.
+    pub logprob: Option<f32>,
+    /// The likeliest tokens and theirs, likeliest first.
+    pub top: Box<[(Box<[u8]>, f32)]>,
 }
 
 /// Where a call goes.
@@ -109,6 +144,19 @@ pub enum Event {
         text: String,
         /// The tokens behind it.
         ids: Vec<TokenId>,
+        /// Of these tokens, where wanted; else empty.
+        logprobs: Vec<TokenLogprob>,
+    },
+    /// The prompt of a choice, before all its text, where it is wanted back.
+    Echo {
+        /// Which choice.
+        choice: u32,
+        /// The prompt as the client sent it, or what its tokens say.
+        text: String,
+        /// Its tokens.
+        ids: Arc<[TokenId]>,
+        /// Of all its tokens, where wanted; else empty.
+        logprobs: Vec<TokenLogprob>,
     },
     /// Tokens and device time so far; the last one is final. A later one replaces an earlier one.
     Usage(Usage),
@@ -141,6 +189,32 @@ pub enum Finish {
     Stop,
     /// `max_tokens` or the context was reached.
     Length,
+}
+
+// === impl Sampling ===
+
+impl Default for Sampling {
+    /// One choice of one token, drawn by the model's own probabilities.
+    fn default() -> Self {
+        Self {
+            n: 1,
+            max_tokens: 1,
+            min_tokens: 0,
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            logit_bias: Vec::new(),
+            seed: 0,
+            stop: Vec::new(),
+            ignore_eos: false,
+            logprobs: None,
+            echo: false,
+        }
+    }
 }
 
 // === impl Usage ===

@@ -5,7 +5,7 @@ mod support;
 
 use roundhouse::config::Shard;
 use roundhouse::config::{Class, Name};
-use roundhouse::engine::{Engine, Party, Salt, Sampling, SeqId, Settings, Stepped, Submission};
+use roundhouse::engine::{Engine, Party, Salt, Sampling, SeqId, Settings, Shaping, Stepped, Submission};
 use roundhouse::model::load;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -30,7 +30,8 @@ struct Request {
     seeded: bool,
 }
 
-type Answers = BTreeMap<Request, Vec<u32>>;
+/// Ids, and the bits of their log-probabilities where wanted.
+type Answers = BTreeMap<Request, Vec<(u32, Option<u32>)>>;
 
 fn requests() -> Vec<Request> {
     (0..PROMPTS.len()).flat_map(|prompt| [false, true].map(|seeded| Request { prompt, seeded })).collect()
@@ -61,11 +62,22 @@ impl Bench {
             self.next += 1;
             of.insert(seq, request);
             let (temperature, top_p) = if request.seeded { (0.9, 0.95) } else { (0.0, 1.0) };
+            let seeded = Sampling { temperature, top_p, seed: 1234 + request.prompt as u64, ..Sampling::greedy() };
+            // Every second prompt with everything that can change a draw.
+            let shaping =
+                Shaping { bias: [(28, 3.0), (216, -5.0)].into(), repetition: 1.2, frequency: 0.4, presence: 0.3, ..Shaping::default() };
+            let sampling = if request.prompt % 2 == 1 {
+                Sampling { top_k: 50, min_p: 0.02, shaping: Some(Box::new(shaping)), logprobs: Some(3), ..seeded }
+            } else {
+                seeded
+            };
             self.engine.submit(Submission {
                 seq,
                 prompt: self.prompts[request.prompt].clone().into(),
                 max_tokens: TOKENS,
-                sampling: Sampling { temperature, top_p, seed: 1234 + request.prompt as u64, choice: 0 },
+                sampling,
+                ignore_stop: false,
+                score_prompt: false,
                 salt: Salt([0; 16]),
                 party: Party { tenant: Name::from("acme"), weight: NonZeroU32::MIN, class: Class::Interactive },
                 arrived: Instant::now(),
@@ -77,7 +89,9 @@ impl Bench {
             self.engine.step(Instant::now(), &mut out).expect("the device works");
             self.cached += out.started.iter().map(|(_, cached)| cached).sum::<u32>();
             for (seq, id) in &out.tokens {
-                answers.entry(of[seq]).or_default().push(*id);
+                let logprob = out.logprobs.iter().find(|(wanting, _)| wanting == seq).map(|(_, logprob)| logprob.logprob.to_bits());
+                assert_eq!(logprob.is_some(), of[seq].prompt % 2 == 1);
+                answers.entry(of[seq]).or_default().push((*id, logprob));
             }
         }
         let live = self.engine.live();

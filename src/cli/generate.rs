@@ -31,11 +31,11 @@ pub(super) struct Generate {
     /// Most tokens.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// 0 takes the likeliest token.
-    #[arg(long)]
+    /// 0 takes the likeliest token; at most 2.
+    #[arg(long, value_parser = temperature)]
     temperature: Option<f32>,
-    /// Keeps the smallest set of tokens whose probability reaches this.
-    #[arg(long)]
+    /// Keeps the smallest set of tokens whose probability reaches this, from 0 to 1.
+    #[arg(long, value_parser = probability)]
     top_p: Option<f32>,
     /// The same seed gives the same text.
     #[arg(long)]
@@ -43,6 +43,19 @@ pub(super) struct Generate {
     /// Print JSON: `{"text", "usage"}`.
     #[arg(long)]
     json: bool,
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    within(text, 2.0)
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    within(text, 1.0)
+}
+
+fn within(text: &str, most: f32) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=most).contains(number));
+    number.ok_or_else(|| format!("a number from 0 to {most} is needed"))
 }
 
 // === impl Generate ===

@@ -163,7 +163,12 @@ pub(super) struct Variant {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Sampling {
     pub(super) temperature: Given<f32>,
+    pub(super) top_k: Given<u32>,
     pub(super) top_p: Given<f32>,
+    pub(super) min_p: Given<f32>,
+    pub(super) repetition_penalty: Given<f32>,
+    pub(super) frequency_penalty: Given<f32>,
+    pub(super) presence_penalty: Given<f32>,
 }
 
 #[derive(Debug, Default, Deserialize)]

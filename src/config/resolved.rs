@@ -203,8 +203,25 @@ pub struct Variant {
 pub struct SamplingDefaults {
     /// 0 takes the likeliest token.
     pub temperature: f32,
+    /// Keeps this many of the likeliest tokens; 0 keeps all.
+    pub top_k: u32,
     /// 1 keeps all tokens.
     pub top_p: f32,
+    /// 0 keeps all tokens.
+    pub min_p: f32,
+    /// 1 changes nothing.
+    pub repetition_penalty: f32,
+    /// 0 changes nothing.
+    pub frequency_penalty: f32,
+    /// 0 changes nothing.
+    pub presence_penalty: f32,
+}
+
+impl Default for SamplingDefaults {
+    /// The model's own probabilities.
+    fn default() -> Self {
+        Self { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, repetition_penalty: 1.0, frequency_penalty: 0.0, presence_penalty: 0.0 }
+    }
 }
 
 // === impl Config ===

@@ -1,4 +1,4 @@
-//! Drawing tokens: temperature → top-p → argmax(logit / T + Gumbel noise).
+//! Drawing tokens: temperature → top-k → top-p → min-p → argmax(logit / T + Gumbel noise).
 //!
 //! The noise of token `id` is `−ln(−ln(u))` with `u = (⌊bits / 2^32⌋ + 1/2) / 2^32` of
 //! `bits = mix(mix(mix(seed + G) ^ (choice · 2^32 + position)) + (id + 1) · G)`, where `G = 0x9E3779B97F4A7C15` and `mix` is
@@ -17,8 +17,12 @@ use crate::call::TokenId;
 pub struct Draw {
     /// 0 takes the likeliest token, the lowest id among equals.
     pub temperature: f32,
-    /// Keeps the likeliest tokens (the lower id first among equals) until their probability reaches this, at least one.
+    /// Keeps this many of the likeliest tokens, the lower id first among equals; 0 keeps all.
+    pub top_k: u32,
+    /// Keeps the likeliest of what is left until their share of it reaches this, at least one.
     pub top_p: f32,
+    /// Keeps tokens at least this likely compared with the likeliest one; 0 keeps all.
+    pub min_p: f32,
     /// The request's seed.
     pub seed: u64,
     /// Which of the request's choices.
@@ -56,6 +60,29 @@ impl Turn<'_> {
     }
 }
 
+impl Turn<'_> {
+    /// The natural logarithms of the probabilities of `id` and of the `top` likeliest tokens (the lower id first among
+    /// equals) by one row of logits. What is outside of the row, or NaN, has probability 0.
+    pub fn log_probabilities(&self, logits: &[f32], id: TokenId, top: u32) -> (f32, Box<[(TokenId, f32)]>) {
+        let path = self.path();
+        let (_, largest) = largest(path, logits);
+        let log_mass = mass(path, logits, largest, 1.0).ln();
+        let log_probability = |logit: f32| if logit.is_nan() { f32::NEG_INFINITY } else { logit - largest - log_mass };
+        let mut likeliest: Vec<(f32, u32)> = Vec::with_capacity(top as usize + 1);
+        for (&logit, other) in logits.iter().zip(0..) {
+            let full = likeliest.len() == top as usize;
+            if top == 0 || logit.is_nan() || full && likeliest.last().is_some_and(|last| logit <= last.0) {
+                continue;
+            }
+            let place = likeliest.partition_point(|known| known.0 >= logit);
+            likeliest.insert(place, (logit, other));
+            likeliest.truncate(top as usize);
+        }
+        let of_id = logits.get(id as usize).map_or(f32::NEG_INFINITY, |&logit| log_probability(logit));
+        (of_id, likeliest.into_iter().map(|(logit, id)| (id, log_probability(logit))).collect())
+    }
+}
+
 per_path! {
     /// The lowest id of the largest logit, and the logit; NaN is passed over.
     fn largest(logits: &[f32]) -> (TokenId, f32) {
@@ -76,8 +103,8 @@ per_path! {
 fn drawn(path: Path, logits: &[f32], best: TokenId, draw: &Draw, candidates: &mut Vec<(f32, u32)>) -> TokenId {
     let top = logits[best as usize];
     let stream = mix(mix(draw.seed.wrapping_add(G)) ^ (u64::from(draw.choice) << 32 | u64::from(draw.position)));
-    if draw.top_p < 1.0 {
-        nucleus(path, logits, top, draw, candidates);
+    if draw.top_p < 1.0 || draw.top_k > 0 || draw.min_p > 0.0 {
+        keep(path, logits, top, draw, candidates);
         return noisiest(candidates.iter().copied(), best, stream);
     }
     let scaled = logits.iter().map(|&logit| scaled(logit, top, draw.temperature));
@@ -119,6 +146,54 @@ per_path! {
     }
 }
 
+/// Leaves the tokens of top-k, top-p and min-p in `kept`, likeliest first.
+fn keep(path: Path, logits: &[f32], top: f32, draw: &Draw, kept: &mut Vec<(f32, u32)>) {
+    if (1..logits.len()).contains(&(draw.top_k as usize)) {
+        likeliest(logits, top, draw, kept);
+        if draw.top_p < 1.0 {
+            let mass = kept.iter().map(|(scaled, _)| f64::from(exp(*scaled))).sum::<f64>();
+            cut(kept, f64::from(draw.top_p) * mass);
+        }
+    } else if draw.top_p < 1.0 {
+        nucleus(path, logits, top, draw, kept);
+    } else {
+        kept.clear();
+        kept.extend(logits.iter().map(|&logit| scaled(logit, top, draw.temperature)).zip(0..));
+    }
+    if draw.min_p > 0.0 {
+        let least = draw.min_p.ln();
+        kept.retain(|(scaled, _)| *scaled >= least); // the likeliest has 0, so one is left
+    }
+}
+
+/// Leaves the tokens of top-k in `kept`, likeliest first.
+fn likeliest(logits: &[f32], top: f32, draw: &Draw, kept: &mut Vec<(f32, u32)>) {
+    kept.clear();
+    kept.extend(logits.iter().map(|&logit| scaled(logit, top, draw.temperature)).zip(0..).filter(|(scaled, _)| !scaled.is_nan()));
+    let count = (draw.top_k as usize).min(kept.len());
+    if count < kept.len() {
+        kept.select_nth_unstable_by(count, by_likelihood);
+        kept.truncate(count);
+    }
+    kept.sort_unstable_by(by_likelihood);
+}
+
+fn by_likelihood(a: &(f32, u32), b: &(f32, u32)) -> std::cmp::Ordering {
+    b.0.total_cmp(&a.0).then(a.1.cmp(&b.1))
+}
+
+/// Cuts `kept`, likeliest first, behind the token that makes its mass reach `wanted`.
+fn cut(kept: &mut Vec<(f32, u32)>, wanted: f64) {
+    let mut reached = 0.0;
+    let unreached = kept.iter().take_while(|(scaled, _)| {
+        let before = reached;
+        reached += f64::from(exp(*scaled));
+        before < wanted
+    });
+    let count = unreached.count().max(1);
+    kept.truncate(count);
+}
+
 /// Leaves the tokens of top-p in `kept`, likeliest first.
 fn nucleus(path: Path, logits: &[f32], top: f32, draw: &Draw, kept: &mut Vec<(f32, u32)>) {
     let mass = f64::from(mass(path, logits, top, draw.temperature));
@@ -129,15 +204,8 @@ fn nucleus(path: Path, logits: &[f32], top: f32, draw: &Draw, kept: &mut Vec<(f3
     let all = logits.iter().map(|&logit| scaled(logit, top, draw.temperature)).zip(0..);
     kept.clear();
     kept.extend(all.filter(|&(scaled, _)| scaled == 0.0 || scaled > needed));
-    kept.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-    let mut reached = 0.0;
-    let unreached = kept.iter().take_while(|(scaled, _)| {
-        let before = reached;
-        reached += f64::from(exp(*scaled));
-        before < wanted
-    });
-    let count = unreached.count().max(1);
-    kept.truncate(count);
+    kept.sort_unstable_by(by_likelihood);
+    cut(kept, wanted);
 }
 
 const G: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -1,6 +1,6 @@
 //! The seam between the engine and a device.
 
-use super::Plan;
+use super::{Logprob, Plan};
 use crate::call::TokenId;
 use std::time::Duration;
 
@@ -29,6 +29,8 @@ pub struct Ticket(pub u64);
 pub struct Sampled {
     /// The ids drawn.
     pub ids: Vec<TokenId>,
+    /// Row after row: one for each token of `Row::score`, then one for each token drawn where its sequence wants them.
+    pub logprobs: Vec<Logprob>,
     /// How long the device was busy with the step.
     pub device_time: Duration,
 }

@@ -5,7 +5,7 @@
 //! changes the output. It refuses plans that break the seam's rules, and its device time is a model, so it is the same
 //! every time.
 
-use super::{BlockId, DeviceError, Executor, Input, Limits, Plan, Row, Sampled, Sampling, SeqId, Ticket};
+use super::{BlockId, DeviceError, Executor, Input, Limits, Logprob, Plan, Row, Sampled, Sampling, SeqId, Ticket};
 use crate::call::TokenId;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub struct Cost {
 }
 
 /// A draw, as an [`Fake::answering`] function sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Draw<'a> {
     /// Whose.
     pub seq: SeqId,
     /// How it is to be drawn.
-    pub sampling: Sampling,
+    pub sampling: &'a Sampling,
     /// Its prompt.
     pub prompt: &'a [TokenId],
     /// What it has drawn before.
@@ -141,7 +141,7 @@ impl Fake {
             self.live.remove(seq).ok_or_else(|| refused(*seq, "ends and isn't here"))?;
         }
         for start in &plan.started {
-            let known = Known { sampling: start.sampling, computed: None, drawn: None, table: Vec::new() };
+            let known = Known { sampling: start.sampling.clone(), computed: None, drawn: None, table: Vec::new() };
             if self.live.insert(start.seq, known).is_some() {
                 return Err(refused(start.seq, "starts twice"));
             }
@@ -183,13 +183,13 @@ impl Fake {
     }
 
     /// Writes a row's K/V and draws its token.
-    fn run(&mut self, row: &Row, plan: &Plan, into: &mut Vec<TokenId>) -> Result<(), DeviceError> {
+    fn run(&mut self, row: &Row, plan: &Plan, into: &mut Sampled) -> Result<(), DeviceError> {
         let known = self.live.get_mut(&row.seq).ok_or_else(|| refused(row.seq, "has a row and never started"))?;
         if known.computed.is_some_and(|computed| computed != row.start) {
             return Err(refused(row.seq, "continues at another position than it has reached"));
         }
         known.computed = Some(row.start + row.count);
-        let (drawn, sampling) = (known.drawn.take(), known.sampling);
+        let (drawn, sampling) = (known.drawn.take(), known.sampling.clone());
         let input = match &row.input {
             Input::Known(range) if range.len() == row.count as usize => plan.tokens.get(range.start as usize..range.end as usize),
             Input::Sampled if row.count == 1 => drawn.as_ref().map(std::slice::from_ref),
@@ -210,20 +210,26 @@ impl Fake {
             hash = kv.hash;
             read = mix(read, kv.hash);
             tokens.push(kv.token);
+            let scored = position.checked_sub(row.start as usize).filter(|index| *index < row.score.len());
+            if let Some(target) = scored.and_then(|index| plan.tokens.get(row.score.start as usize + index)) {
+                into.logprobs.push(self.logprob(hash, *target, sampling.logprobs.unwrap_or_default()));
+            }
         }
         match row.sample {
             0 => {}
             1 => {
-                let token = self.draw(row.seq, sampling, read, &tokens);
+                let wanted = sampling.logprobs;
+                let token = self.draw(row.seq, &sampling, read, &tokens);
                 self.live.entry(row.seq).and_modify(|known| known.drawn = Some(token));
-                into.push(token);
+                into.ids.push(token);
+                into.logprobs.extend(wanted.map(|top| self.logprob(hash, token, top)));
             }
             _ => return Err(refused(row.seq, "draws more than one token")),
         }
         Ok(())
     }
 
-    fn draw(&mut self, seq: SeqId, sampling: Sampling, read: u64, tokens: &[TokenId]) -> TokenId {
+    fn draw(&mut self, seq: SeqId, sampling: &Sampling, read: u64, tokens: &[TokenId]) -> TokenId {
         let (prompt, output) = tokens.split_at(tokens.len().min(*self.prompts.entry(seq).or_insert(tokens.len())));
         let scripted = self.answer.as_mut().and_then(|answer| answer(&Draw { seq, sampling, prompt, output }));
         scripted.unwrap_or_else(|| {
@@ -235,6 +241,13 @@ impl Fake {
             }
             (hash % u64::from(self.vocabulary)) as TokenId
         })
+    }
+
+    /// A log-probability that depends on everything before the token and on nothing else.
+    fn logprob(&self, before: u64, id: TokenId, top: u32) -> Logprob {
+        let of = |id: TokenId| -((mix(before, id.into()) % 1000) as f32) / 100.0;
+        let likeliest = (0..top.min(self.vocabulary)).map(|rank| (rank, -(rank as f32))).collect();
+        Logprob { id, logprob: of(id), top: likeliest }
     }
 
     fn slot(&self, seq: SeqId, position: u32) -> usize {
@@ -257,9 +270,9 @@ impl Executor for Fake {
         }
         self.admit(plan)?;
         self.check(plan)?;
-        let mut sampled = Sampled { ids: Vec::new(), device_time: self.cost.step };
+        let mut sampled = Sampled { device_time: self.cost.step, ..Sampled::default() };
         for row in &plan.rows {
-            self.run(row, plan, &mut sampled.ids)?;
+            self.run(row, plan, &mut sampled)?;
             sampled.device_time += self.cost.token * row.count + self.cost.key * (row.start + row.count);
         }
         let ticket = self.launches;
@@ -297,14 +310,14 @@ mod tests {
     const LIMITS: Limits = Limits { blocks: 8, block_tokens: 2, max_batch_tokens: 8, max_sequences: 2, max_context: 10 };
 
     fn start(seq: u64) -> Start {
-        Start { seq: SeqId(seq), sampling: Sampling { temperature: 0.0, top_p: 1.0, seed: 0, choice: 0 } }
+        Start { seq: SeqId(seq), sampling: Sampling::greedy(), history: 0..0, prompt: 0 }
     }
 
     /// A step of one row: positions `start..start + count` of sequence 1, drawing a token, with `blocks`.
     fn step(start: u32, count: u32, blocks: &[u32]) -> Plan {
         let blocks: Vec<_> = blocks.iter().copied().map(BlockId).collect();
         let input = Input::Known(0..count);
-        let row = Row { seq: SeqId(1), start, count, mask: Mask::Causal, input, blocks: 0..blocks.len() as u32, sample: 1 };
+        let row = Row { seq: SeqId(1), start, count, mask: Mask::Causal, input, blocks: 0..blocks.len() as u32, sample: 1, score: 0..0 };
         Plan { rows: vec![row], tokens: (0..count).collect(), blocks, ..Plan::default() }
     }
 

@@ -15,6 +15,7 @@ pub mod fake;
 mod lru;
 mod plan;
 mod pool;
+mod sampling;
 mod scheduler;
 mod sequence;
 mod shares;
@@ -24,6 +25,7 @@ mod tests;
 
 pub use executor::{DeviceError, Executor, Limits, Sampled, Ticket};
 pub use plan::{Input, Mask, Plan, Row, Start};
+pub use sampling::{Logprob, Sampling, Shaping};
 pub use sequence::{Salt, Submission};
 pub use shares::Party;
 pub use step::{Ended, Engine, Live, Settings, Stepped};
@@ -35,16 +37,3 @@ pub struct SeqId(pub u64);
 /// Names one KV block of the pool, `0..Limits::blocks`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BlockId(pub u32);
-
-/// How one sequence's tokens are drawn. The draw depends on these, the position and the logits, on nothing else.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sampling {
-    /// 0 takes the likeliest token, the lowest id among equals.
-    pub temperature: f32,
-    /// Keeps the smallest set of tokens whose probability reaches this.
-    pub top_p: f32,
-    /// The request's seed.
-    pub seed: u64,
-    /// The choice's index, so that n choices of one seed differ.
-    pub choice: u32,
-}

@@ -37,6 +37,9 @@ pub struct Row {
     pub blocks: Range<u32>,
     /// How many of its last positions draw a token: 0 inside a prompt, 1 at its end and in decode.
     pub sample: u32,
+    /// What its first positions were followed by in the prompt, in `Plan::tokens`, where the log-probabilities of these
+    /// tokens are wanted; usually empty.
+    pub score: Range<u32>,
 }
 
 /// Which keys a position sees.
@@ -62,4 +65,8 @@ pub struct Start {
     pub seq: SeqId,
     /// How its tokens are drawn.
     pub sampling: Sampling,
+    /// All its tokens so far in `Plan::tokens`, prompt and output, where `sampling` counts them; else empty.
+    pub history: Range<u32>,
+    /// How many of these are the prompt's.
+    pub prompt: u32,
 }

@@ -119,9 +119,10 @@ impl Scheduler {
     }
 
     /// Takes over what the step drew, in the order of its rows, and shares its device time out over them by their tokens.
-    pub(super) fn commit(&mut self, sampled: &Sampled, batch_tokens: u32, out: &mut Stepped) {
+    pub(super) fn commit(&mut self, sampled: &mut Sampled, batch_tokens: u32, out: &mut Stepped) {
         let Self { pool, running, gone, shares, stop_tokens, .. } = self;
         let mut ids = sampled.ids.iter();
+        let mut logprobs = sampled.logprobs.drain(..);
         let mut done = 0;
         running.retain_mut(|sequence| {
             let count = std::mem::take(&mut sequence.planned);
@@ -133,15 +134,24 @@ impl Scheduler {
             sequence.device_time += share;
             shares.charge(&sequence.party, share);
             out.device_times.push((sequence.id, share));
+            let targets = count.min(sequence.prompt.saturating_sub(sequence.computed + 1));
+            if sequence.scores_prompt() {
+                // After a preemption they are computed again, and told no second time.
+                let known = sequence.scored.saturating_sub(sequence.computed);
+                out.scored.extend(logprobs.by_ref().take(targets).skip(known).map(|logprob| (sequence.id, logprob)));
+                sequence.scored = sequence.scored.max(sequence.computed + targets);
+            }
             sequence.advance(count, pool);
             if sequence.missing() > 0 {
                 return true;
             }
             let Some(&token) = ids.next() else { return true };
+            let logprob = sequence.sampling.logprobs.and_then(|_| logprobs.next());
             let known = sequence.tokens.len();
             let end = sequence.draw(token, stop_tokens);
             if sequence.tokens.len() > known {
                 out.tokens.push((sequence.id, token));
+                out.logprobs.extend(logprob.map(|logprob| (sequence.id, logprob)));
             }
             if let Some(reason) = end {
                 sequence.close(pool);
@@ -235,7 +245,7 @@ impl Scheduler {
                 self.waiting.insert(index, sequence);
                 break;
             }
-            plan.started.push(Start { seq: sequence.id, sampling: sequence.sampling });
+            plan.started.push(start(&sequence, &mut plan.tokens));
             if sequence.preemptions == 0 {
                 started.push((sequence.id, sequence.computed as u32));
             }
@@ -284,6 +294,16 @@ impl Scheduler {
     }
 }
 
+/// What the device must know of a sequence.
+fn start(sequence: &Sequence, tokens: &mut Vec<TokenId>) -> Start {
+    let first = tokens.len() as u32;
+    if sequence.sampling.shaping.is_some() {
+        tokens.extend_from_slice(&sequence.tokens);
+    }
+    let (history, prompt) = (first..tokens.len() as u32, sequence.prompt as u32);
+    Start { seq: sequence.id, sampling: sequence.sampling.clone(), history, prompt }
+}
+
 /// Adds the row of a sequence's planned positions.
 fn push_row(plan: &mut Plan, sequence: &Sequence, blocks: usize) {
     let (start, end) = (sequence.computed, sequence.computed + sequence.planned);
@@ -294,6 +314,9 @@ fn push_row(plan: &mut Plan, sequence: &Sequence, blocks: usize) {
         plan.tokens.extend_from_slice(&sequence.tokens[start..end]);
         Input::Known(first..plan.tokens.len() as u32)
     };
+    let target = plan.tokens.len() as u32;
+    plan.tokens.extend_from_slice(sequence.targets());
+    let score = target..plan.tokens.len() as u32;
     let first = plan.blocks.len() as u32;
     plan.blocks.extend_from_slice(&sequence.table.blocks()[..blocks]);
     plan.rows.push(Row {
@@ -304,6 +327,7 @@ fn push_row(plan: &mut Plan, sequence: &Sequence, blocks: usize) {
         input,
         blocks: first..plan.blocks.len() as u32,
         sample: u32::from(end == sequence.tokens.len()),
+        score,
     });
 }
 

@@ -22,6 +22,11 @@ pub struct Submission {
     pub max_tokens: u32,
     /// How they are drawn.
     pub sampling: Sampling,
+    /// Whether a stop token is a token like any other.
+    pub ignore_stop: bool,
+    /// Whether the log-probabilities of the prompt's tokens are wanted. Such a sequence uses no cached prefix: all its
+    /// logits are needed.
+    pub score_prompt: bool,
     /// Whose cached prefixes it may use.
     pub salt: Salt,
     /// Who is charged for it.
@@ -54,6 +59,12 @@ pub struct Submission {
 pub(super) struct Sequence {
     pub(super) id: SeqId,
     pub(super) sampling: Sampling,
+    ignore_stop: bool,
+    score_prompt: bool,
+    /// Tokens of its prompt.
+    pub(super) prompt: usize,
+    /// Tokens of its prompt whose log-probabilities have been told.
+    pub(super) scored: usize,
     pub(super) arrived: Instant,
     pub(super) party: Party,
     /// Its place by its party, as of the last plan.
@@ -90,7 +101,7 @@ pub(super) struct Sequence {
 impl Sequence {
     /// A waiting sequence; `None` if there is nothing to compute or no room for a token within `most` tokens.
     pub(super) fn new(submission: Submission, most: usize, pool: &BlockPool) -> Option<Self> {
-        let Submission { seq, prompt, max_tokens, sampling, salt, party, arrived } = submission;
+        let Submission { seq, prompt, max_tokens, sampling, ignore_stop, score_prompt, salt, party, arrived } = submission;
         let limit = prompt.len().saturating_add(max_tokens as usize).min(most);
         if prompt.is_empty() || prompt.len() >= limit {
             return None;
@@ -98,6 +109,10 @@ impl Sequence {
         let mut sequence = Self {
             id: seq,
             sampling,
+            ignore_stop,
+            score_prompt,
+            prompt: prompt.len(),
+            scored: 0,
             arrived,
             party,
             rank: Rank::default(),
@@ -191,7 +206,7 @@ impl Sequence {
 
     /// Takes the token that was drawn after its last one; says why it ends, if it ends.
     pub(super) fn draw(&mut self, token: TokenId, stop_tokens: &[TokenId]) -> Option<Finish> {
-        if stop_tokens.contains(&token) {
+        if !self.ignore_stop && stop_tokens.contains(&token) {
             return Some(Finish::Stop);
         }
         self.tokens.push(token);
@@ -199,8 +214,24 @@ impl Sequence {
         (self.tokens.len() >= self.limit).then_some(Finish::Length)
     }
 
+    /// Whether the log-probabilities of its prompt are wanted.
+    pub(super) fn scores_prompt(&self) -> bool {
+        self.score_prompt
+    }
+
+    /// The tokens after the positions planned, as far as they are the prompt's and their log-probabilities are wanted.
+    pub(super) fn targets(&self) -> &[TokenId] {
+        if !self.score_prompt || self.computed + 1 >= self.prompt {
+            return &[];
+        }
+        &self.tokens[self.computed + 1..(self.computed + self.planned + 1).min(self.prompt)]
+    }
+
     /// Blocks a cached prefix may cover: not the one of its last token, whose logits are needed.
     fn hittable(&self, pool: &BlockPool) -> usize {
+        if self.score_prompt {
+            return 0;
+        }
         (self.tokens.len() - 1) / pool.block_tokens()
     }
 

@@ -2,7 +2,7 @@
 
 use super::scheduler::Scheduler;
 use super::sequence::Sequence;
-use super::{DeviceError, Executor, Plan, Sampled, SeqId, Submission};
+use super::{DeviceError, Executor, Logprob, Plan, Sampled, SeqId, Submission};
 use crate::call::{Finish, TokenId};
 use std::time::{Duration, Instant};
 
@@ -32,12 +32,16 @@ pub struct Engine {
 }
 
 /// What one step did.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stepped {
     /// Sequences that began to run, with their cached prompt tokens; once per sequence, not again after a preemption.
     pub started: Vec<(SeqId, u32)>,
     /// Tokens drawn, without stop tokens.
     pub tokens: Vec<(SeqId, TokenId)>,
+    /// Of those of these tokens whose sequence wants it, in the same order.
+    pub logprobs: Vec<(SeqId, Logprob)>,
+    /// Of the prompt's tokens from the second on, in their order, once for each.
+    pub scored: Vec<(SeqId, Logprob)>,
     /// Sequences that ended by themselves.
     pub ended: Vec<Ended>,
     /// Tokens the step computed.
@@ -168,7 +172,7 @@ impl Engine {
         }
         out.batch_tokens = self.plan.rows.iter().map(|row| row.count).sum();
         out.device_time = self.sampled.device_time;
-        self.scheduler.commit(&self.sampled, out.batch_tokens, out);
+        self.scheduler.commit(&mut self.sampled, out.batch_tokens, out);
         debug_assert_eq!(self.scheduler.check(), Ok(()));
         Ok(())
     }
@@ -178,9 +182,11 @@ impl Engine {
 
 impl Stepped {
     fn clear(&mut self) {
-        let Self { started, tokens, ended, batch_tokens, device_time, device_times } = self;
+        let Self { started, tokens, logprobs, scored, ended, batch_tokens, device_time, device_times } = self;
         started.clear();
         tokens.clear();
+        logprobs.clear();
+        scored.clear();
         ended.clear();
         device_times.clear();
         *batch_tokens = 0;

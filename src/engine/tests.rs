@@ -73,12 +73,22 @@ impl Bench {
         let sampling = Self::sampling(temperature, choice);
         let arrived = self.epoch + self.now + Duration::from_millis(seq);
         let (seq, salt) = (SeqId(seq), Salt([salt; 16]));
-        self.engine.submit(Submission { seq, prompt: prompt.into(), max_tokens, sampling, salt, party, arrived });
+        self.engine.submit(Submission {
+            seq,
+            prompt: prompt.into(),
+            max_tokens,
+            sampling,
+            ignore_stop: false,
+            score_prompt: false,
+            salt,
+            party,
+            arrived,
+        });
         self.answers.insert(seq, Answer::default());
     }
 
     fn sampling(temperature: f32, choice: u32) -> Sampling {
-        Sampling { temperature, top_p: 1.0, seed: 42, choice }
+        Sampling { temperature, seed: 42, choice, ..Sampling::greedy() }
     }
 
     fn cancel(&mut self, seq: u64) {

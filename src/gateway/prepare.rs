@@ -3,7 +3,7 @@
 
 use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts};
 use crate::call::{Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
-use crate::config::{Config, Model, Name, Prices, SamplingDefaults};
+use crate::config::{Class, Config, Model, Name, Prices, SamplingDefaults};
 use crate::tenant::Holder;
 use crate::text::Text;
 use std::collections::BTreeMap;
@@ -83,6 +83,7 @@ impl Catalog {
         let served = served.ok_or_else(|| Error::NoCapacity { model: model.name.to_string(), retry_after: LOADING })?;
         let (messages, prompts) = asked.tokenize(served)?;
         let choices = choices(prompts.len(), generation.n)?;
+        check_bias(&generation, &served.text)?;
         let sampling = sampling(&generation, &model, fit(kind, &prompts, &generation, &model, served)?)?;
         let wanted = Wanted {
             kind,
@@ -93,9 +94,10 @@ impl Catalog {
             fingerprint: self.fingerprints.get(&model.name).cloned().unwrap_or_default(),
             prices: model.prices,
         };
+        let class = if generation.flex { Class::Batch } else { holder.tenant.class };
         let Holder { tenant, key } = holder;
         let (messages, prompts, sampling) = (messages.into(), prompts.into(), Arc::new(sampling));
-        Ok((Call { record, tenant, key, model, task: Task::Generate, messages, prompts, sampling, route: None }, wanted))
+        Ok((Call { record, tenant, key, model, class, task: Task::Generate, messages, prompts, sampling, route: None }, wanted))
     }
 }
 
@@ -141,7 +143,20 @@ fn listed<T>(many: Vec<T>, each: impl Fn(T, &str) -> Result<Prompt, Error>) -> R
 
 fn encode(text: &str, path: &str, served: &Served) -> Result<Prompt, Error> {
     may_fit(Kind::Completion, text.len(), served)?;
-    prompt(served.text.encode(text), path, &served.text)
+    Ok(Prompt { text: Some(text.into()), ..prompt(served.text.encode(text), path, &served.text)? })
+}
+
+fn check_bias(generation: &Generation, text: &Text) -> Result<(), Error> {
+    let size = text.vocabulary_size();
+    match generation.logit_bias.iter().find(|(id, _)| *id >= size) {
+        None => Ok(()),
+        Some((id, _)) => {
+            let path = format!("logit_bias.{id}");
+            let message =
+                format!("Invalid value for '{path}': the vocabulary has no token {id}; ids go from 0 to {}.", size.saturating_sub(1));
+            Err(Error::Invalid { param: Some(path), message })
+        }
+    }
 }
 
 fn check_ids(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error> {
@@ -158,7 +173,7 @@ fn prompt(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error> {
     if ids.is_empty() {
         return Err(Error::Invalid { param: Some(path.to_owned()), message: format!("'{path}' has no tokens. Send at least one.") });
     }
-    Ok(Prompt { ids: ids.into(), tokenizer: text.digest() })
+    Ok(Prompt { ids: ids.into(), tokenizer: text.digest(), text: None })
 }
 
 /// Refuses before it is tokenized what can't fit whatever its tokens are.
@@ -202,7 +217,7 @@ fn choices(prompts: usize, n: u32) -> Result<usize, Error> {
 }
 
 fn sampling(generation: &Generation, model: &Model, max_tokens: u32) -> Result<Sampling, Error> {
-    let defaults = model.variants.values().next().map_or(SamplingDefaults { temperature: 1.0, top_p: 1.0 }, |variant| variant.sampling);
+    let defaults = model.variants.values().next().map_or_else(SamplingDefaults::default, |variant| variant.sampling);
     let seed = match generation.seed {
         Some(seed) => seed,
         None => getrandom::u64().map_err(|error| {
@@ -213,10 +228,20 @@ fn sampling(generation: &Generation, model: &Model, max_tokens: u32) -> Result<S
     Ok(Sampling {
         n: generation.n,
         max_tokens,
+        min_tokens: generation.min_tokens.min(max_tokens),
         temperature: generation.temperature.unwrap_or(defaults.temperature),
+        top_k: generation.top_k.unwrap_or(defaults.top_k),
         top_p: generation.top_p.unwrap_or(defaults.top_p),
+        min_p: generation.min_p.unwrap_or(defaults.min_p),
+        repetition_penalty: generation.repetition_penalty.unwrap_or(defaults.repetition_penalty),
+        frequency_penalty: generation.frequency_penalty.unwrap_or(defaults.frequency_penalty),
+        presence_penalty: generation.presence_penalty.unwrap_or(defaults.presence_penalty),
+        logit_bias: generation.logit_bias.clone(),
         seed,
         stop: generation.stop.clone(),
+        ignore_eos: generation.ignore_eos,
+        logprobs: generation.logprobs,
+        echo: generation.echo,
     })
 }
 

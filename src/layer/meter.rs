@@ -106,7 +106,7 @@ impl Watch {
                     pace.piece(now, ids.len() as u32, &self.latency);
                 }
             }
-            Event::Text { .. } => {}
+            Event::Text { .. } | Event::Echo { .. } => {}
             Event::Usage(usage) => {
                 // Usage may be reported in between; tokens that were seen are never forgotten.
                 let mut notes = self.record.lock();

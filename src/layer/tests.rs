@@ -43,11 +43,12 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
     }
     let model =
         Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, variants: BTreeMap::new() };
-    let prompt = Prompt { ids: [1, 2, 3].into(), tokenizer: crate::call::Digest([0; 16]) };
-    let sampling = Sampling { n: 1, max_tokens: 9, temperature: 1.0, top_p: 1.0, seed: 0, stop: Vec::new() };
+    let prompt = Prompt { ids: [1, 2, 3].into(), tokenizer: crate::call::Digest([0; 16]), text: None };
+    let sampling = Sampling { max_tokens: 9, ..Sampling::default() };
     Call {
         record,
         key: Arc::new(tenant.keys[0].clone()),
+        class: tenant.class,
         tenant,
         model: Arc::new(model),
         task: Task::Generate,
@@ -65,7 +66,7 @@ fn accounts(clock: &Clock) -> Arc<Accounts> {
 }
 
 fn pieces(ids: &[usize]) -> Vec<Result<Event, Error>> {
-    ids.iter().map(|count| Ok(Event::Text { choice: 0, text: "x".into(), ids: vec![7; *count] })).collect()
+    ids.iter().map(|count| Ok(Event::Text { choice: 0, text: "x".into(), ids: vec![7; *count], logprobs: Vec::new() })).collect()
 }
 
 async fn authenticated(headers: &[(&str, &str)]) -> Result<Incoming<()>, Error> {

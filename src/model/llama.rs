@@ -229,10 +229,16 @@ impl Llama {
             turn.matmul(&a.gate, &layer.down, &mut a.scratch, &mut a.projected);
             turn.add(&mut a.hidden, &a.projected);
         }
-        // Logits only where a token is drawn: the head is the largest matrix of a small model.
-        a.gather(&batch.outputs, shape.embedding);
-        turn.rms_norm(&a.projected, &self.norm, shape.epsilon, &mut a.normed);
-        a.logits.resize(batch.outputs.len() * shape.vocabulary, 0.0);
+        self.logits(turn, &batch.outputs, a);
+    }
+
+    /// Leaves the logits of these positions of the batch that was computed last in `activations.logits`: only where they are
+    /// wanted, since the head is the largest matrix of a small model.
+    pub fn logits(&self, turn: &Turn<'_>, outputs: &[usize], activations: &mut Activations) {
+        let a = activations;
+        a.gather(outputs, self.shape.embedding);
+        turn.rms_norm(&a.projected, &self.norm, self.shape.epsilon, &mut a.normed);
+        a.logits.resize(outputs.len() * self.shape.vocabulary, 0.0);
         turn.matmul(&a.normed, self.head.as_ref().unwrap_or(&self.embedding), &mut a.scratch, &mut a.logits);
     }
 }

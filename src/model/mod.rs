@@ -5,6 +5,7 @@ mod llama;
 mod load;
 pub mod quantize;
 mod runner;
+mod shaping;
 pub mod source;
 
 pub use llama::{Activations, Batch, Llama, Shape};

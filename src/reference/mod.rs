@@ -13,4 +13,4 @@ mod tests;
 pub use dequantize::dequantize;
 pub use dtype::Dtype;
 pub use operations::{attention, matmul, rms_norm, rope, silu_mul, softmax};
-pub use sample::{gumbel, sample};
+pub use sample::{Draw, bias, gumbel, log_probabilities, penalize, sample};

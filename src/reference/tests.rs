@@ -63,9 +63,15 @@ fn blocks_of_256_mean_what_their_format_says() {
 
 #[test]
 fn a_draw_at_top_p_zero_is_the_likeliest_token() {
-    assert_eq!(sample(&[0.0, 3.0, f32::NAN, 3.0], 1.0, 0.0, 7, 0, 0), 1);
-    assert_eq!(sample(&[0.0, 3.0, f32::NAN, 3.0], 0.0, 1.0, 7, 0, 0), 1);
-    assert_eq!(sample(&[f32::NAN; 4], 1.0, 1.0, 7, 0, 0), 0);
+    let draw = |temperature, top_p| Draw { temperature, top_k: 0, top_p, min_p: 0.0, seed: 7, choice: 0, position: 0 };
+    assert_eq!(sample(&[0.0, 3.0, f32::NAN, 3.0], &draw(1.0, 0.0)), 1);
+    assert_eq!(sample(&[0.0, 3.0, f32::NAN, 3.0], &draw(0.0, 1.0)), 1);
+    assert_eq!(sample(&[f32::NAN; 4], &draw(1.0, 1.0)), 0);
+    let logits = [0.0, 1.0, 0.9, 0.8];
+    for position in 0..200 {
+        assert!([1, 2].contains(&sample(&logits, &Draw { top_k: 2, position, ..draw(1.0, 1.0) })), "top-k");
+        assert!(sample(&logits, &Draw { min_p: 0.5, position, ..draw(1.0, 1.0) }) > 0, "min-p");
+    }
 }
 
 #[test]
@@ -73,7 +79,7 @@ fn draws_follow_the_softmax() {
     let logits = [1.0, 0.0, 2.0];
     let mut counts = [0u32; 3];
     for position in 0..20_000 {
-        counts[sample(&logits, 1.0, 1.0, 42, 0, position) as usize] += 1;
+        counts[sample(&logits, &Draw { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0, seed: 42, choice: 0, position }) as usize] += 1;
     }
     for (count, p) in counts.iter().zip(softmax(&logits)) {
         assert!((f64::from(*count) / 20_000.0 - f64::from(p)).abs() < 0.015, "{counts:?}");

@@ -69,7 +69,6 @@ pub fn generate(
     let ids = if request.raw { shard.text().encode(&request.prompt) } else { shard.text().encode_chat(&[message])? };
     let room = shard.context().min(shard.pool_tokens()).saturating_sub(ids.len() as u32).max(1);
     let sampling = Sampling {
-        n: 1,
         max_tokens: request.max_tokens.unwrap_or(model.default_max_tokens.get().min(room)),
         temperature: request.temperature.unwrap_or(variant.sampling.temperature),
         top_p: request.top_p.unwrap_or(variant.sampling.top_p),
@@ -77,16 +76,17 @@ pub fn generate(
             Some(seed) => seed,
             None => getrandom::u64().map_err(|error| GenerateError::System(error.to_string()))?,
         },
-        stop: Vec::new(),
+        ..Sampling::default()
     };
     let call = Call {
         record: Record::new("generate".into(), clock.now(), config.version),
         tenant: Arc::new(config::Tenant::new(Name::from("local"))),
+        class: config::Class::default(),
         key: Arc::new(config::Key::new(Name::from("local"), [0; 32])),
         model: model.clone(),
         task: Task::Generate,
         messages: Arc::new([]),
-        prompts: Arc::new([Prompt { ids: ids.into(), tokenizer: shard.text().digest() }]),
+        prompts: Arc::new([Prompt { ids: ids.into(), tokenizer: shard.text().digest(), text: None }]),
         sampling: Arc::new(sampling),
         route: None,
     };

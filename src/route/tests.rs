@@ -41,19 +41,19 @@ impl Backend for Mock {
 const GOOD: Mock = Mock { state: State::Ready, supports: Ok(()), cost: 5, answer: Ok(()) };
 
 fn call() -> Call {
-    let variant =
-        Variant { backends: ["a".into(), "b".into(), "c".into()].into(), sampling: SamplingDefaults { temperature: 1.0, top_p: 1.0 } };
+    let variant = Variant { backends: ["a".into(), "b".into(), "c".into()].into(), sampling: SamplingDefaults::default() };
     let variants = BTreeMap::from([("only".into(), variant)]);
     let model = Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, variants };
     Call {
         record: Record::new("req_1".into(), Instant::now(), 1),
         tenant: Arc::new(Tenant::new("acme".into())),
         key: Arc::new(crate::config::Key::new("ci".into(), [0; 32])),
+        class: crate::config::Class::Interactive,
         model: Arc::new(model),
         task: Task::Generate,
         messages: Arc::default(),
-        prompts: [Prompt { ids: [1].into(), tokenizer: Digest([0; 16]) }].into(),
-        sampling: Arc::new(Sampling { n: 1, max_tokens: 1, temperature: 0.0, top_p: 1.0, seed: 0, stop: Vec::new() }),
+        prompts: [Prompt { ids: [1].into(), tokenizer: Digest([0; 16]), text: None }].into(),
+        sampling: Arc::new(Sampling { max_tokens: 1, ..Sampling::default() }),
         route: None,
     }
 }

@@ -1,14 +1,14 @@
 //! The async side of one call: tokens from the shard's thread become text events.
 
+use super::sequence::Sequence;
 use super::thread::{Command, Said};
-use crate::call::{Error, Event, Finish, Prompt, TokenId, Usage};
+use crate::call::{Error, Event, Finish, TokenId, Usage};
 use crate::config::Name;
-use crate::engine::SeqId;
-use crate::text::{Detokenizer, StopStrings, Text};
+use crate::engine::{Logprob, SeqId};
 use futures_util::Stream;
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::task::{Context, Poll};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -26,53 +26,6 @@ pub(super) struct Answer {
     usage: Usage,
     events: VecDeque<Event>,
     lost: bool,
-}
-
-/// One choice in progress.
-pub(super) struct Sequence {
-    choice: u32,
-    prompt: usize,
-    prompt_tokens: u32,
-    detokenizer: Detokenizer,
-    stops: StopStrings,
-    /// Text decoded from a token, before stop strings are looked for.
-    decoded: String,
-}
-
-// === impl Sequence ===
-
-impl Sequence {
-    pub(super) fn new(choice: u32, prompt: usize, of: &Prompt, text: &Arc<Text>, stops: &[String]) -> Self {
-        Self {
-            choice,
-            prompt,
-            prompt_tokens: of.ids.len() as u32,
-            detokenizer: text.detokenizer(),
-            stops: StopStrings::new(stops),
-            decoded: String::new(),
-        }
-    }
-
-    /// The text that `id` lets out, and whether a stop string is complete.
-    fn push(&mut self, id: TokenId) -> (String, bool) {
-        let mut text = String::new();
-        self.decoded.clear();
-        self.detokenizer.push(id, &mut self.decoded);
-        let stopped = self.stops.push(&self.decoded, &mut text);
-        (text, stopped)
-    }
-
-    /// The text held back so far, at the sequence's end, and whether it completes a stop string after all.
-    fn finish(&mut self) -> (String, bool) {
-        let mut text = String::new();
-        self.decoded.clear();
-        self.detokenizer.finish(&mut self.decoded);
-        let stopped = self.stops.push(&self.decoded, &mut text);
-        if !stopped {
-            self.stops.finish(&mut text);
-        }
-        (text, stopped)
-    }
 }
 
 // === impl Answer ===
@@ -123,7 +76,11 @@ impl Answer {
     fn take(&mut self, said: Said) {
         match said {
             Said::Started { seq, cached_tokens } => self.started(seq, cached_tokens),
-            Said::Token { seq, id } => self.token(seq, id),
+            Said::Scored { seq, logprob } => {
+                let echo = self.running.get_mut(&seq).and_then(|sequence| sequence.scored(&logprob));
+                self.events.extend(echo);
+            }
+            Said::Token { seq, id, logprob } => self.token(seq, id, logprob.as_ref()),
             Said::Ended { seq, reason, device_time } => {
                 self.usage.device_time += device_time;
                 self.ended(seq, reason);
@@ -133,22 +90,27 @@ impl Answer {
 
     /// A prompt's cached tokens are those of its first choice to start: the others hit what that one computed.
     fn started(&mut self, seq: SeqId, cached_tokens: u32) {
-        if let Some(sequence) = self.running.get(&seq) {
+        if let Some(sequence) = self.running.get_mut(&seq) {
             let cached = &mut self.cached[sequence.prompt];
             if cached.is_none() {
                 *cached = Some(cached_tokens);
                 self.usage.cached_tokens += cached_tokens;
             }
+            self.events.extend(sequence.started());
         }
     }
 
-    fn token(&mut self, seq: SeqId, id: TokenId) {
+    fn token(&mut self, seq: SeqId, id: TokenId, logprob: Option<&Logprob>) {
         // The engine runs ahead of a stop string by a step: such tokens belong to nobody.
         let Some(sequence) = self.running.get_mut(&seq) else { return };
+        if sequence.is_prompt_only() {
+            return;
+        }
         let (text, stopped) = sequence.push(id);
         let choice = sequence.choice;
+        let logprobs = logprob.map(|logprob| sequence.logprob(logprob)).into_iter().collect();
         self.usage.completion_tokens += 1;
-        self.events.push_back(Event::Text { choice, text, ids: vec![id] });
+        self.events.push_back(Event::Text { choice, text, ids: vec![id], logprobs });
         if stopped {
             self.running.remove(&seq);
             self.cancel(seq);
@@ -159,8 +121,9 @@ impl Answer {
     fn ended(&mut self, seq: SeqId, reason: Finish) {
         let Some(mut sequence) = self.running.remove(&seq) else { return };
         let (text, stopped) = sequence.finish();
+        let reason = if sequence.is_prompt_only() { Finish::Length } else { reason };
         if !text.is_empty() {
-            self.events.push_back(Event::Text { choice: sequence.choice, text, ids: Vec::new() });
+            self.events.push_back(Event::Text { choice: sequence.choice, text, ids: Vec::new(), logprobs: Vec::new() });
         }
         self.finish(sequence.choice, if stopped { Finish::Stop } else { reason });
     }

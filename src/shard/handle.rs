@@ -1,13 +1,14 @@
 //! The handle through which everybody talks to a shard.
 
-use super::answer::{Answer, Sequence};
+use super::answer::Answer;
 use super::live::Published;
+use super::sequence::Sequence;
 use super::thread::{Command, Loop, Submit};
 use crate::backend::{Backend, Offer, State};
-use crate::call::{Call, Error, Prompt, Reply};
+use crate::call::{Call, Error, Prompt, Reply, Sampling, TokenId};
 use crate::clock::Clock;
 use crate::config::{Name, SharePrefixes};
-use crate::engine::{self, DeviceError, Executor, Limits, Party, Salt, SeqId, Settings, Submission};
+use crate::engine::{self, DeviceError, Executor, Limits, Party, Salt, SeqId, Settings, Shaping, Submission};
 use crate::metrics::ShardMetrics;
 use crate::text::Text;
 use futures_util::future::BoxFuture;
@@ -123,6 +124,29 @@ impl Shard {
         Salt(salt)
     }
 
+    /// How the engine draws a choice.
+    fn sampling(&self, sampling: &Sampling, prompt: &Prompt, choice: u32) -> engine::Sampling {
+        let withheld: &[TokenId] = if sampling.min_tokens > 0 && !sampling.ignore_eos { self.text.stop_tokens() } else { &[] };
+        let shaping = Shaping {
+            bias: sampling.logit_bias.as_slice().into(),
+            repetition: sampling.repetition_penalty,
+            frequency: sampling.frequency_penalty,
+            presence: sampling.presence_penalty,
+            withheld: withheld.into(),
+            withheld_until: prompt.ids.len() as u32 + sampling.min_tokens,
+        };
+        engine::Sampling {
+            temperature: sampling.temperature,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            seed: sampling.seed,
+            choice,
+            shaping: (!shaping.is_neutral()).then(|| Box::new(shaping)),
+            logprobs: sampling.logprobs,
+        }
+    }
+
     fn submit(&self, call: &Call) -> Result<Answer, Error> {
         let (events, inbox) = unbounded_channel();
         let sampling = &call.sampling;
@@ -131,14 +155,16 @@ impl Shard {
             for i in 0..sampling.n {
                 let seq = SeqId(self.next_seq.fetch_add(1, Relaxed));
                 let choice = index as u32 * sampling.n + i;
-                answer.expect(seq, Sequence::new(choice, index, prompt, &self.text, &sampling.stop));
+                answer.expect(seq, Sequence::new(choice, index, prompt, &self.text, sampling));
                 let submission = Submission {
                     seq,
                     prompt: prompt.ids.as_ref().into(),
-                    max_tokens: sampling.max_tokens,
-                    sampling: engine::Sampling { temperature: sampling.temperature, top_p: sampling.top_p, seed: sampling.seed, choice },
+                    max_tokens: sampling.max_tokens.max(1), // a prompt alone is computed as well
+                    sampling: self.sampling(sampling, prompt, choice),
+                    ignore_stop: sampling.ignore_eos,
+                    score_prompt: sampling.echo && sampling.logprobs.is_some(),
                     salt: self.salt(call),
-                    party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.tenant.class },
+                    party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.class },
                     arrived: self.clock.now(),
                 };
                 self.live.mailed(prompt.ids.len());
@@ -157,7 +183,7 @@ impl Backend for Shard {
 
     fn supports(&self, call: &Call) -> Result<(), Error> {
         let limit = u64::from(self.context().min(self.pool_tokens()));
-        let max_tokens = u64::from(call.sampling.max_tokens);
+        let max_tokens = u64::from(call.sampling.max_tokens.max(1));
         let fits = |prompt: &Prompt| prompt.ids.len() as u64 + max_tokens <= limit;
         match call.prompts.iter().find(|prompt| !fits(prompt)) {
             None => Ok(()),

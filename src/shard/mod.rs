@@ -9,6 +9,7 @@
 mod answer;
 mod handle;
 mod live;
+mod sequence;
 mod thread;
 
 pub use handle::{BuildExecutor, Parts, Shard};

@@ -4,7 +4,7 @@ use super::live::Published;
 use crate::call::{Finish, TokenId};
 use crate::clock::Clock;
 use crate::config::Name;
-use crate::engine::{DeviceError, Engine, SeqId, Stepped, Submission};
+use crate::engine::{DeviceError, Engine, Logprob, SeqId, Stepped, Submission};
 use crate::metrics::{ShardLoad, ShardMetrics};
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,8 +31,10 @@ pub(super) struct Submit {
 pub(super) enum Said {
     /// Its first step is planned.
     Started { seq: SeqId, cached_tokens: u32 },
+    /// How likely a token of its prompt was, from the second on.
+    Scored { seq: SeqId, logprob: Logprob },
     /// It has drawn a token.
-    Token { seq: SeqId, id: TokenId },
+    Token { seq: SeqId, id: TokenId, logprob: Option<Logprob> },
     /// It is complete.
     Ended { seq: SeqId, reason: Finish, device_time: Duration },
 }
@@ -142,8 +144,13 @@ impl Loop {
             }
             self.say(seq, Said::Started { seq, cached_tokens });
         }
+        for (seq, logprob) in std::mem::take(&mut self.stepped.scored) {
+            self.say(seq, Said::Scored { seq, logprob });
+        }
+        let mut logprobs = std::mem::take(&mut self.stepped.logprobs).into_iter().peekable();
         for &(seq, id) in &self.stepped.tokens {
-            self.say(seq, Said::Token { seq, id });
+            let logprob = logprobs.next_if(|(of, _)| *of == seq).map(|(_, logprob)| logprob);
+            self.say(seq, Said::Token { seq, id, logprob });
         }
         for ended in &self.stepped.ended {
             let (seq, reason, device_time) = (ended.seq, ended.reason, ended.device_time);

@@ -167,6 +167,11 @@ impl Text {
         Detokenizer::new(self.clone())
     }
 
+    /// A token's own bytes; a control token's are its name, and an unknown one has none.
+    pub fn bytes(&self, id: TokenId) -> &[u8] {
+        if self.tokens.kind(id).is_some() { self.tokens.text(id) } else { &[] }
+    }
+
     /// What a token adds to an answer: nothing where it is a control token or unknown.
     pub(super) fn shown(&self, id: TokenId) -> &[u8] {
         match self.tokens.kind(id) {

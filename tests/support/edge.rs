@@ -138,7 +138,7 @@ pub(crate) fn driven(eager: bool) -> Driven {
 }
 
 pub(crate) fn text(choice: u32, text: &str) -> Event {
-    Event::Text { choice, text: text.into(), ids: text.bytes().map(u32::from).collect() }
+    Event::Text { choice, text: text.into(), ids: text.bytes().map(u32::from).collect(), logprobs: Vec::new() }
 }
 
 pub(crate) fn finish(choice: u32) -> Event {

@@ -71,6 +71,9 @@ const MERGES: [(&str, &str); 13] = [
     ("hell", "o"),
 ];
 
+/// The token that ends an answer.
+pub(crate) const STOP_TOKEN: u32 = 2;
+
 const CHATML: &str = "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
 /// The model as a GGUF file's bytes.
@@ -154,7 +157,7 @@ impl File {
         self.list("tokenizer.ggml.tokens", 8, tokens.len(), &tokens.iter().flat_map(|token| string(token)).collect::<Vec<u8>>());
         self.list("tokenizer.ggml.token_type", 5, types.len(), &types.iter().flat_map(|kind| kind.to_le_bytes()).collect::<Vec<u8>>());
         self.list("tokenizer.ggml.merges", 8, merges.len(), &merges.iter().flat_map(|merge| string(merge)).collect::<Vec<u8>>());
-        for (key, id) in [("unknown", 0u32), ("bos", 1), ("eos", 2)] {
+        for (key, id) in [("unknown", 0u32), ("bos", 1), ("eos", STOP_TOKEN)] {
             self.key(&format!("tokenizer.ggml.{key}_token_id"), 4, &id.to_le_bytes());
         }
         self.key("tokenizer.ggml.add_bos_token", 7, &[0]);

@@ -2,6 +2,7 @@
 
 use super::Generation;
 use super::fields::{Fields, invalid, wrong_type};
+use super::generation::MOST_LOGPROBS;
 use crate::call::{Error, Message};
 use crate::config::UnknownParameters;
 use serde_json::Value;
@@ -38,7 +39,9 @@ impl ChatRequest {
             return Err(invalid("messages".to_owned(), "'messages' is empty. Send at least one message.".to_owned()));
         }
         let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value, unknown)).collect::<Result<_, _>>()?;
-        let generation = Generation::take(&mut fields, unknown)?;
+        let mut generation = Generation::take(&mut fields, unknown)?;
+        generation.check_max_tokens()?;
+        generation.logprobs = logprobs(&mut fields)?;
         take_not_built(&mut fields)?;
         fields.finish(unknown)?;
         Ok(Self { model, messages, generation })
@@ -94,14 +97,25 @@ fn text_parts(path: &str, parts: Vec<Value>, unknown: UnknownParameters) -> Resu
     Ok(texts.join("\n"))
 }
 
+/// `logprobs` says whether, `top_logprobs` how many more.
+fn logprobs(fields: &mut Fields) -> Result<Option<u32>, Error> {
+    let (wanted, top) = (fields.boolean("logprobs")?, fields.integer("top_logprobs", 0..=MOST_LOGPROBS)?);
+    match (wanted, top) {
+        (true, top) => Ok(Some(top.unwrap_or_default() as u32)),
+        (false, None | Some(0)) => Ok(None),
+        (false, Some(_)) => {
+            let message = "'top_logprobs' needs 'logprobs' to be true.";
+            Err(invalid("top_logprobs".to_owned(), message.to_owned()))
+        }
+    }
+}
+
 fn take_not_built(fields: &mut Fields) -> Result<(), Error> {
     fields.not_built("tools", is_empty)?;
     fields.not_built("tool_choice", |value| value == "none" || value == "auto")?;
     fields.not_built("functions", is_empty)?;
     fields.not_built("function_call", |value| value == "none" || value == "auto")?;
     fields.not_built("response_format", |value| value["type"] == "text")?;
-    fields.not_built("logprobs", |value| value == false)?;
-    fields.not_built("top_logprobs", |value| value == 0)?;
     fields.not_built("modalities", |value| value.as_array().is_some_and(|all| all.iter().all(|one| one == "text")))?;
     for unavailable in ["audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"] {
         fields.not_built(unavailable, |_| false)?;

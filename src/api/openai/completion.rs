@@ -2,6 +2,7 @@
 
 use super::Generation;
 use super::fields::{Fields, integer, invalid, wrong_type};
+use super::generation::MOST_LOGPROBS;
 use crate::call::{Error, TokenId};
 use crate::config::UnknownParameters;
 use serde_json::Value;
@@ -44,11 +45,12 @@ impl CompletionRequest {
         let mut fields = Fields::of(body, String::new())?;
         let model = fields.need_string("model")?;
         let prompts = Prompts::of(fields.need("prompt")?)?;
-        let generation = Generation::take(&mut fields, unknown)?;
+        let mut generation = Generation::take(&mut fields, unknown)?;
+        generation.echo = fields.boolean("echo")?;
+        generation.logprobs = fields.integer("logprobs", 0..=MOST_LOGPROBS)?.map(|top| top as u32);
+        generation.check_max_tokens()?;
         fields.not_built("best_of", |value| value == 1)?;
-        fields.not_built("echo", |value| value == false)?;
         fields.not_built("suffix", |value| value == "")?;
-        fields.not_built("logprobs", |_| false)?; // even 0 asks for the chosen token's
         fields.finish(unknown)?;
         Ok(Self { model, prompts, generation })
     }

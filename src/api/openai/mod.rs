@@ -5,6 +5,7 @@ mod chat;
 mod completion;
 mod fields;
 mod generation;
+mod logprobs;
 mod models;
 mod stream;
 mod usage;

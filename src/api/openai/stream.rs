@@ -1,9 +1,10 @@
 //! A streamed answer: one chunk an event.
 
+use super::logprobs::{ChatLogprobs, TextLogprobs};
 use super::usage::UsageBody;
 use super::{Head, Kind};
 use crate::api::sse;
-use crate::call::{Event, Finish, TokenId, Usage};
+use crate::call::{Event, Finish, TokenId, TokenLogprob, Usage};
 use crate::config::Prices;
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
@@ -18,6 +19,8 @@ pub struct Chunks {
     token_ids: bool,
     /// Which choices have said their role.
     begun: Vec<bool>,
+    /// Characters of each choice's tokens so far.
+    offsets: Vec<usize>,
     /// Choices that haven't ended.
     running: usize,
 }
@@ -26,7 +29,7 @@ pub struct Chunks {
 struct ChatChoice<'a> {
     index: u32,
     delta: Delta<'a>,
-    logprobs: (),
+    logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<&'a [TokenId]>,
@@ -44,7 +47,7 @@ struct Delta<'a> {
 struct TextChoice<'a> {
     index: u32,
     text: &'a str,
-    logprobs: (),
+    logprobs: Option<TextLogprobs<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<&'a [TokenId]>,
@@ -58,26 +61,32 @@ impl Chunks {
         let mut open = serde_json::to_vec(head).expect("invariant: plain strings and numbers are JSON");
         open.pop(); // the closing brace: choices follow
         open.extend_from_slice(b",\"choices\":[");
-        Self { kind, open, include_usage, prices: head.prices, token_ids, begun: vec![false; choices], running: choices }
+        Self {
+            kind,
+            open,
+            include_usage,
+            prices: head.prices,
+            token_ids,
+            begun: vec![false; choices],
+            offsets: vec![0; choices],
+            running: choices,
+        }
     }
 
     /// Appends what an event says; usage and text that is still held back say nothing, nor do choices that weren't asked
     /// for. True where content was written.
     pub fn write(&mut self, event: &Event, out: &mut BytesMut) -> bool {
         match event {
-            Event::Text { choice, .. } | Event::Finish { choice, .. } if *choice as usize >= self.begun.len() => false,
-            Event::Text { choice, text, ids } => {
-                let ids = self.token_ids.then_some(ids.as_slice());
-                if text.is_empty() && ids.is_none_or(<[TokenId]>::is_empty) {
-                    return false;
-                }
-                self.begin(*choice, out);
-                self.choice(*choice, Some(text), None, ids, out);
-                true
+            Event::Text { choice, .. } | Event::Echo { choice, .. } | Event::Finish { choice, .. }
+                if *choice as usize >= self.begun.len() =>
+            {
+                false
             }
+            Event::Text { choice, text, ids, logprobs } => self.content(*choice, text, ids, logprobs, out),
+            Event::Echo { choice, text, ids, logprobs } => self.content(*choice, text, ids, logprobs, out),
             Event::Finish { choice, reason } => {
                 self.begin(*choice, out);
-                self.choice(*choice, None, Some(*reason), None, out);
+                self.choice(*choice, None, Some(*reason), None, &[], out);
                 self.running = self.running.saturating_sub(1);
                 false
             }
@@ -103,25 +112,45 @@ impl Chunks {
         out.extend_from_slice(sse::DONE);
     }
 
+    /// True where there was something to say.
+    fn content(&mut self, choice: u32, text: &str, ids: &[TokenId], logprobs: &[TokenLogprob], out: &mut BytesMut) -> bool {
+        let ids = self.token_ids.then_some(ids);
+        if text.is_empty() && logprobs.is_empty() && ids.is_none_or(<[TokenId]>::is_empty) {
+            return false;
+        }
+        self.begin(choice, out);
+        self.choice(choice, Some(text), None, ids, logprobs, out);
+        true
+    }
+
     /// A chat choice's first chunk says who speaks.
     fn begin(&mut self, choice: u32, out: &mut BytesMut) {
         let begun = self.begun.get_mut(choice as usize).map(|begun| std::mem::replace(begun, true));
         if self.kind == Kind::Chat && begun == Some(false) {
             let delta = Delta { role: Some("assistant"), content: Some("") };
-            self.chunk(&ChatChoice { index: choice, delta, logprobs: (), finish_reason: None, token_ids: None }, out);
+            self.chunk(&ChatChoice { index: choice, delta, logprobs: None, finish_reason: None, token_ids: None }, out);
         }
     }
 
-    fn choice(&self, index: u32, text: Option<&str>, finish: Option<Finish>, token_ids: Option<&[TokenId]>, out: &mut BytesMut) {
+    fn choice(
+        &mut self,
+        index: u32,
+        text: Option<&str>,
+        finish: Option<Finish>,
+        token_ids: Option<&[TokenId]>,
+        logprobs: &[TokenLogprob],
+        out: &mut BytesMut,
+    ) {
         let finish_reason = finish.map(Finish::as_str);
         match self.kind {
             Kind::Chat => {
                 let delta = Delta { role: None, content: text };
-                self.chunk(&ChatChoice { index, delta, logprobs: (), finish_reason, token_ids }, out);
+                self.chunk(&ChatChoice { index, delta, logprobs: ChatLogprobs::of(logprobs), finish_reason, token_ids }, out);
             }
             Kind::Completion => {
                 let text = text.unwrap_or_default();
-                self.chunk(&TextChoice { index, text, logprobs: (), finish_reason, token_ids }, out);
+                let logprobs = self.offsets.get_mut(index as usize).and_then(|offset| TextLogprobs::of(logprobs, offset));
+                self.chunk(&TextChoice { index, text, logprobs, finish_reason, token_ids }, out);
             }
         }
     }

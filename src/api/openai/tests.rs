@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::api::sse;
-use crate::call::{Event, Finish, Usage};
+use crate::call::{Event, Finish, TokenLogprob, Usage};
 use crate::config::Money;
 use crate::config::UnknownParameters::{Ignore, Refuse};
 use bytes::BytesMut;
@@ -63,6 +63,22 @@ fn every_wrong_value_is_named_by_its_path() {
         (json!({"stream_options": {"include_usage": true}}), "stream_options"),
         (json!({"stream": true, "stream_options": {"include_usage": 1}}), "stream_options.include_usage"),
         (json!({"user": 5}), "user"),
+        (json!({"top_k": -2}), "top_k"),
+        (json!({"top_k": 1.5}), "top_k"),
+        (json!({"min_p": 1.1}), "min_p"),
+        (json!({"presence_penalty": 2.1}), "presence_penalty"),
+        (json!({"frequency_penalty": "1"}), "frequency_penalty"),
+        (json!({"repetition_penalty": 0}), "repetition_penalty"),
+        (json!({"logit_bias": [1]}), "logit_bias"),
+        (json!({"logit_bias": {"hello": 1}}), "logit_bias"),
+        (json!({"logit_bias": {"-1": 1}}), "logit_bias"),
+        (json!({"logit_bias": {"5": 101}}), "logit_bias.5"),
+        (json!({"logit_bias": {"5": null}}), "logit_bias.5"),
+        (json!({"logprobs": 3}), "logprobs"),
+        (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
+        (json!({"top_logprobs": 2}), "top_logprobs"),
+        (json!({"max_tokens": 4, "min_tokens": 5}), "min_tokens"),
+        (json!({"max_tokens": 0}), "max_tokens"),
         (json!({"metadata": "x"}), "metadata"),
     ] {
         let shown = extra.to_string();
@@ -75,13 +91,11 @@ fn parameters_that_are_unknown_or_not_built_are_refused_by_name() {
     for (extra, path) in [
         (json!({"tools": [{"type": "function"}]}), "tools"),
         (json!({"tool_choice": "required"}), "tool_choice"),
-        (json!({"logprobs": true}), "logprobs"),
-        (json!({"top_logprobs": 2}), "top_logprobs"),
         (json!({"response_format": {"type": "json_object"}}), "response_format"),
-        (json!({"presence_penalty": 0.5}), "presence_penalty"),
-        (json!({"logit_bias": {"50256": -100}}), "logit_bias"),
         (json!({"store": true}), "store"),
-        (json!({"service_tier": "flex"}), "service_tier"),
+        (json!({"service_tier": "priority"}), "service_tier"),
+        (json!({"stop_token_ids": [1]}), "stop_token_ids"),
+        (json!({"skip_special_tokens": false}), "skip_special_tokens"),
         (json!({"modalities": ["text", "audio"]}), "modalities"),
         (json!({"reasoning_effort": "low"}), "reasoning_effort"),
         (json!({"frobnicate": 1}), "frobnicate"),
@@ -153,8 +167,80 @@ fn a_chat_request_is_understood_in_full() {
         stream: true,
         include_usage: true,
         return_token_ids: true,
+        ..Generation::default()
     };
     assert_eq!(request.generation, expected);
+}
+
+#[test]
+fn parameters_beyond_openais_are_understood() {
+    let request = chat(json!({
+        "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.2, "frequency_penalty": -2, "presence_penalty": 0.5, "logit_bias": {"7": -100, "9": 3},
+        "ignore_eos": true, "min_tokens": 3, "max_tokens": 3, "logprobs": true, "top_logprobs": 2, "service_tier": "flex",
+    }));
+    let expected = Generation {
+        max_tokens: Some(3),
+        min_tokens: 3,
+        top_k: Some(40),
+        min_p: Some(0.1),
+        repetition_penalty: Some(1.2),
+        frequency_penalty: Some(-2.0),
+        presence_penalty: Some(0.5),
+        logit_bias: vec![(7, -100.0), (9, 3.0)],
+        ignore_eos: true,
+        n: 1,
+        logprobs: Some(2),
+        flex: true,
+        ..Generation::default()
+    };
+    assert_eq!(request.unwrap().generation, expected);
+    let completion = |extra: Value| {
+        let mut body = json!({"model": "smol", "prompt": "a"});
+        body.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+        CompletionRequest::parse(body, Refuse).map(|request| request.generation)
+    };
+    let echoed = completion(json!({"echo": true, "logprobs": 0, "max_tokens": 0})).unwrap();
+    assert_eq!((echoed.echo, echoed.logprobs, echoed.max_tokens), (true, Some(0), Some(0)));
+    assert_eq!(named(completion(json!({"max_tokens": 0})).unwrap_err()), ("max_tokens".to_owned(), false));
+    assert_eq!(named(completion(json!({"logprobs": true})).unwrap_err()), ("logprobs".to_owned(), false));
+}
+
+/// A token's text with a log-probability, and one likelier one.
+fn likely(text: &str, logprob: Option<f32>) -> TokenLogprob {
+    TokenLogprob { bytes: text.as_bytes().into(), logprob, top: Box::new([(b"\xf0\x9f".as_slice().into(), -0.25)]) }
+}
+
+#[test]
+fn log_probabilities_have_the_shape_of_their_endpoint_streamed_and_not() {
+    let events = [
+        Event::Echo { choice: 0, text: "né".into(), ids: [1, 2].into(), logprobs: vec![likely("n", None), likely("é", Some(-0.5))] },
+        Event::Text { choice: 0, text: String::new(), ids: vec![3], logprobs: vec![likely("x", Some(f32::NEG_INFINITY))] },
+        Event::Finish { choice: 0, reason: Finish::Length },
+    ];
+    let all = |kind| {
+        let (mut whole, mut chunks, mut out) = (Whole::new(kind, 1, false), Chunks::new(kind, &head(), 1, false, false), BytesMut::new());
+        for event in &events {
+            chunks.write(event, &mut out);
+            whole.push(event.clone());
+        }
+        let read: Value = serde_json::from_slice(&whole.json(&head(), &USAGE)).unwrap();
+        let streamed: Vec<Value> = self::events(&out).iter().map(|event| event["choices"][0]["logprobs"].clone()).collect();
+        (read["choices"][0]["logprobs"].clone(), streamed)
+    };
+    let (whole, streamed) = all(Kind::Completion);
+    let expected = json!({
+        "tokens": ["n", "é", "x"],
+        "token_logprobs": [null, -0.5, -9999.0],
+        "top_logprobs": [null, {"bytes:\\xf0\\x9f": -0.25, "é": -0.5}, {"bytes:\\xf0\\x9f": -0.25, "x": -9999.0}],
+        "text_offset": [0, 1, 2],
+    });
+    assert_eq!(whole, expected);
+    assert_eq!(streamed[1]["text_offset"], json!([2]), "offsets go on from chunk to chunk");
+    assert_eq!(streamed[2], Value::Null);
+    let (whole, streamed) = all(Kind::Chat);
+    let top = json!([{"token": "bytes:\\xf0\\x9f", "logprob": -0.25, "bytes": [0xf0, 0x9f]}]);
+    assert_eq!(whole["content"][1], json!({"token": "é", "logprob": -0.5, "bytes": [0xc3, 0xa9], "top_logprobs": top}));
+    assert_eq!(streamed[2]["content"][0]["token"], "x", "after the role and the prompt");
 }
 
 fn prompts(prompt: Value) -> Result<Prompts, Error> {
@@ -218,7 +304,7 @@ fn head() -> Head {
 }
 
 fn text(choice: u32, text: &str, ids: &[u32]) -> Event {
-    Event::Text { choice, text: text.into(), ids: ids.into() }
+    Event::Text { choice, text: text.into(), ids: ids.into(), logprobs: Vec::new() }
 }
 
 const USAGE: Usage = Usage { prompt_tokens: 3, cached_tokens: 2, completion_tokens: 1, device_time: Duration::ZERO };

@@ -1,8 +1,9 @@
 //! An answer in one piece.
 
+use super::logprobs::{ChatLogprobs, TextLogprobs};
 use super::usage::UsageBody;
 use super::{Head, Kind};
-use crate::call::{Event, Finish, TokenId, Usage};
+use crate::call::{Event, Finish, TokenId, TokenLogprob, Usage};
 use serde::Serialize;
 
 /// Gathers the events of one answer.
@@ -16,6 +17,7 @@ pub struct Whole {
 struct Gathered {
     text: String,
     ids: Vec<TokenId>,
+    logprobs: Vec<TokenLogprob>,
     finish: Option<Finish>,
 }
 
@@ -31,7 +33,7 @@ struct Body<'a, C> {
 struct ChatChoice<'a> {
     index: usize,
     message: Message<'a>,
-    logprobs: (),
+    logprobs: Option<ChatLogprobs<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<&'a [TokenId]>,
@@ -48,7 +50,7 @@ struct Message<'a> {
 struct TextChoice<'a> {
     index: usize,
     text: &'a str,
-    logprobs: (),
+    logprobs: Option<TextLogprobs<'a>>,
     finish_reason: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     token_ids: Option<&'a [TokenId]>,
@@ -65,19 +67,23 @@ impl Whole {
     /// Adds an event. One of a choice that wasn't asked for is dropped.
     pub fn push(&mut self, event: Event) {
         match event {
-            Event::Text { choice, text, mut ids } => {
-                let Some(gathered) = self.choices.get_mut(choice as usize) else { return };
-                gathered.text.push_str(&text);
-                if self.token_ids {
-                    gathered.ids.append(&mut ids);
-                }
-            }
+            Event::Text { choice, text, ids, logprobs } => self.content(choice, &text, &ids, logprobs),
+            Event::Echo { choice, text, ids, logprobs } => self.content(choice, &text, &ids, logprobs),
             Event::Finish { choice, reason } => {
                 if let Some(gathered) = self.choices.get_mut(choice as usize) {
                     gathered.finish = Some(reason);
                 }
             }
             Event::Usage(_) => {}
+        }
+    }
+
+    fn content(&mut self, choice: u32, text: &str, ids: &[TokenId], mut logprobs: Vec<TokenLogprob>) {
+        let Some(gathered) = self.choices.get_mut(choice as usize) else { return };
+        gathered.text.push_str(text);
+        gathered.logprobs.append(&mut logprobs);
+        if self.token_ids {
+            gathered.ids.extend_from_slice(ids);
         }
     }
 
@@ -105,7 +111,7 @@ impl Whole {
         ChatChoice {
             index,
             message: Message { role: "assistant", content: &choice.text, refusal: () },
-            logprobs: (),
+            logprobs: ChatLogprobs::of(&choice.logprobs),
             finish_reason: choice.finish.map(Finish::as_str),
             token_ids: self.token_ids.then_some(&choice.ids),
         }
@@ -115,7 +121,7 @@ impl Whole {
         TextChoice {
             index,
             text: &choice.text,
-            logprobs: (),
+            logprobs: TextLogprobs::of(&choice.logprobs, &mut 0),
             finish_reason: choice.finish.map(Finish::as_str),
             token_ids: self.token_ids.then_some(&choice.ids),
         }

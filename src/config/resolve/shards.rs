@@ -2,7 +2,7 @@
 
 use super::{Resolver, or, or_nearest};
 use crate::config::problem::join;
-use crate::config::raw::{self, Named};
+use crate::config::raw::{self, Given, Named};
 use crate::config::units::Bytes;
 use crate::config::{Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Variant, Weights};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Mode
     let weights = Weights::built_in();
     let sha256 = weights.known_sha256().copied();
     let shard = shard("smol-q4".into(), weights, sha256, raw::Shard::default());
-    let variant = Variant { backends: Arc::from([shard.name.clone()]), sampling: sampling(raw::Sampling::default()) };
+    let variant = Variant { backends: Arc::from([shard.name.clone()]), sampling: SamplingDefaults::default() };
     let model = Model {
         name: "smollm2-135m".into(),
         aliases: vec!["default".into()],
@@ -48,10 +48,6 @@ fn shard(name: Name, weights: Weights, sha256: Option<[u8; 32]>, raw: raw::Shard
         max_batch_tokens: or(raw.max_batch_tokens, BATCH_TOKENS).get(),
         max_sequences: or(raw.max_sequences, SEQUENCES).get(),
     }
-}
-
-fn sampling(raw: raw::Sampling) -> SamplingDefaults {
-    SamplingDefaults { temperature: or(raw.temperature, 1.0), top_p: or(raw.top_p, 1.0) }
 }
 
 impl Resolver<'_> {
@@ -182,14 +178,34 @@ impl Resolver<'_> {
     }
 
     fn sampling(&mut self, raw: raw::Sampling, path: &str) -> SamplingDefaults {
-        let spans = (raw.temperature.as_ref().map(Spanned::span), raw.top_p.as_ref().map(Spanned::span));
-        let sampling = sampling(raw);
-        if let (Some(span), false) = (spans.0, (0.0..=2.0).contains(&sampling.temperature)) {
-            self.refuse(span, &join(path, "temperature"), "a temperature lies between 0 and 2");
+        let mut number = |given: Given<f32>, default: f32, key: &str, good: fn(f32) -> bool, what: &str| {
+            if let Some(given) = given.as_ref().filter(|given| !good(*given.get_ref())) {
+                self.refuse(given.span(), &join(path, key), what);
+            }
+            or(given, default)
+        };
+        let default = SamplingDefaults::default();
+        let penalty: fn(f32) -> bool = |value| (-2.0..=2.0).contains(&value);
+        SamplingDefaults {
+            temperature: number(
+                raw.temperature,
+                default.temperature,
+                "temperature",
+                |value| (0.0..=2.0).contains(&value),
+                "a temperature lies between 0 and 2",
+            ),
+            top_k: or(raw.top_k, default.top_k),
+            top_p: number(raw.top_p, default.top_p, "top_p", |value| value > 0.0 && value <= 1.0, "top_p lies above 0 and is at most 1"),
+            min_p: number(raw.min_p, default.min_p, "min_p", |value| (0.0..=1.0).contains(&value), "min_p lies between 0 and 1"),
+            repetition_penalty: number(
+                raw.repetition_penalty,
+                default.repetition_penalty,
+                "repetition_penalty",
+                |value| value > 0.0 && value <= 10.0,
+                "a repetition penalty lies above 0 and is at most 10",
+            ),
+            frequency_penalty: number(raw.frequency_penalty, 0.0, "frequency_penalty", penalty, "a penalty lies between -2 and 2"),
+            presence_penalty: number(raw.presence_penalty, 0.0, "presence_penalty", penalty, "a penalty lies between -2 and 2"),
         }
-        if let (Some(span), false) = (spans.1, sampling.top_p > 0.0 && sampling.top_p <= 1.0) {
-            self.refuse(span, &join(path, "top_p"), "top_p lies above 0 and is at most 1");
-        }
-        sampling
     }
 }

@@ -27,6 +27,8 @@ impl Race {
             prompt: ask.prompt.into(),
             max_tokens,
             sampling: Bench::sampling(0.0, 0),
+            ignore_stop: false,
+            score_prompt: false,
             salt: Salt([seq as u8; 16]),
             party: party.clone(),
             arrived: self.bench.epoch + self.bench.now,

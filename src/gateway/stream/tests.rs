@@ -32,7 +32,7 @@ fn record() -> Record {
 }
 
 fn text(text: &str) -> Result<Event, Error> {
-    Ok(Event::Text { choice: 0, text: text.into(), ids: vec![1] })
+    Ok(Event::Text { choice: 0, text: text.into(), ids: vec![1], logprobs: Vec::new() })
 }
 
 const END: Result<Event, Error> = Ok(Event::Finish { choice: 0, reason: Finish::Stop });
