@@ -6,6 +6,7 @@ pub(crate) mod client;
 pub(crate) mod edge;
 pub(crate) mod fake;
 pub(crate) mod process;
+pub(crate) mod python;
 pub(crate) mod server;
 pub(crate) mod tenants;
 pub(crate) mod tiny_model;
