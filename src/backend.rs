@@ -1,6 +1,7 @@
 //! What the router sees of whatever answers calls: an in-process shard, a remote server.
 
 use crate::call::{Call, Error, Reply};
+use crate::config::Retries;
 use futures_util::future::BoxFuture;
 use std::time::Duration;
 
@@ -49,6 +50,11 @@ pub trait Backend: Send + Sync {
 
     /// What the call would cost here. Reads published state only, no I/O.
     fn offer(&self, call: &Call) -> Offer;
+
+    /// How often one call may be tried here before it has content.
+    fn retries(&self) -> Retries {
+        Retries::NONE
+    }
 
     /// Starts the call. `Ok` comes with the first event at hand; until then the router may go elsewhere. Dropping the
     /// future or the reply cancels the work within one engine step.

@@ -64,15 +64,20 @@ pub struct Message {
     pub name: Option<String>,
 }
 
-/// One tokenized prompt.
+/// One prompt.
 #[derive(Clone, Debug)]
 pub struct Prompt {
-    /// Its tokens.
+    /// Its tokens; none where nobody here has the model's tokenizer.
     pub ids: Arc<[TokenId]>,
-    /// The tokenizer that made them.
-    pub tokenizer: Digest,
-    /// The text they were made from, if the client sent one and it stands for itself.
+    /// The tokenizer that made them, where one did.
+    pub tokenizer: Option<Digest>,
+    /// A completion's prompt as the client wrote it, for backends that have a tokenizer of their own. `None` for messages
+    /// and for prompts that came as ids.
     pub text: Option<Arc<str>>,
+    /// How many tokens it has: exactly, or at most.
+    pub tokens: u32,
+    /// Whether `tokens` is exact. If not it is an upper bound, and usage that a backend reports takes its place.
+    pub exact: bool,
 }
 
 /// How tokens are drawn and when to stop, with every default filled in.
@@ -189,6 +194,28 @@ pub enum Finish {
     Stop,
     /// `max_tokens` or the context was reached.
     Length,
+    /// A filter of a remote server took the rest.
+    ContentFilter,
+}
+
+// === impl Prompt ===
+
+impl Prompt {
+    /// A prompt of these tokens.
+    pub fn new(ids: impl Into<Arc<[TokenId]>>, tokenizer: Digest) -> Self {
+        let ids = ids.into();
+        Self { tokens: ids.len() as u32, ids, tokenizer: Some(tokenizer), text: None, exact: true }
+    }
+
+    /// A prompt of at most so many tokens, which only its backend can count.
+    pub fn uncounted(at_most: u32) -> Self {
+        Self { ids: Arc::default(), tokenizer: None, text: None, tokens: at_most, exact: false }
+    }
+
+    /// How many tokens it most likely has: a token has about four bytes, and bounds are in bytes.
+    pub fn likely_tokens(&self) -> u32 {
+        if self.exact { self.tokens } else { self.tokens.div_ceil(4) }
+    }
 }
 
 // === impl Sampling ===
@@ -237,6 +264,7 @@ impl Finish {
         match self {
             Finish::Stop => "stop",
             Finish::Length => "length",
+            Finish::ContentFilter => "content_filter",
         }
     }
 }

@@ -10,7 +10,7 @@
 //! | 7 | [`admin`] | the operators' port |
 //! | 6 | [`gateway`] | the HTTP edge: listener, the tower stack, translation, streams, answers |
 //! | 5 | [`layer`], [`route`] | one tower layer a file; which variant, which replica |
-//! | 4 | [`shard`], [`tenant`] | an engine as a backend, on its own thread; keys and limits |
+//! | 4 | [`shard`], [`upstream`], [`tenant`] | an engine on its own thread and a remote server as backends; keys and limits |
 //! | 3 | [`model`] | weights, architectures, the runner that joins a model to a device |
 //! | 2 | [`engine`], [`cpu`] | sequences, KV blocks, the scheduler; kernels and buffers of the CPU device |
 //! | 1 | [`mod@reference`], [`text`], [`api`] | every operation in plain f32; tokenizer, template, detokenizer; wire types |
@@ -51,6 +51,7 @@ pub mod model;
 
 pub mod shard;
 pub mod tenant;
+pub mod upstream;
 
 pub mod layer;
 pub mod route;

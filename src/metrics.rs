@@ -38,6 +38,7 @@ const DEVICE_BUSY: &str = "roundhouse_device_busy_seconds_total";
 const CONNECTIONS: &str = "roundhouse_connections";
 const CONNECTIONS_REFUSED: &str = "roundhouse_connections_refused_total";
 const CONNECTIONS_CUT: &str = "roundhouse_connections_cut_total";
+const UPSTREAM_STATE: &str = "roundhouse_upstream_state";
 const RELOADS: &str = "roundhouse_config_reloads_total";
 const CONFIG_VERSION: &str = "roundhouse_config_version";
 
@@ -101,6 +102,11 @@ impl Metrics {
         ShardMetrics::new(&self.0.recorder, name, locked(&self.0.busy).of(&[("shard", name)]))
     }
 
+    /// Whether an upstream takes calls; the same name gives the same series again.
+    pub fn upstream_state(&self, name: &Name) -> Gauge {
+        self.0.recorder.register_gauge(&key(UPSTREAM_STATE, vec![label("backend", name)]), &METADATA)
+    }
+
     /// Folds the samples of histograms into their buckets. Samples pile up until this or [`render`](Self::render), so
     /// somebody calls it every few seconds.
     pub fn upkeep(&self) {
@@ -140,6 +146,7 @@ fn describe(recorder: &PrometheusRecorder) {
     histogram(STEP, Unit::Seconds, "Device time of one step.");
     histogram(BATCH_TOKENS, Unit::Count, "Tokens computed in one step.");
     counter(PREEMPTIONS, None, "Sequences put back because KV blocks ran out.");
+    gauge(UPSTREAM_STATE, "Whether an upstream takes calls: 1, or 0 while its health checks fail or its breaker is open.");
     gauge(CONNECTIONS, "Open connections by port.");
     counter(CONNECTIONS_REFUSED, None, "Connections closed at once because there were server.max_connections.");
     counter(

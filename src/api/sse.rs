@@ -1,6 +1,10 @@
-//! Server-sent events, as bytes.
+//! Server-sent events, as bytes: written, and read from others.
+
+mod reader;
 
 use bytes::BytesMut;
+
+pub use reader::{Reader, TooLong};
 
 /// Ends a stream that was answered in full.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";

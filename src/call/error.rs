@@ -171,6 +171,14 @@ pub enum Error {
         /// Its configured name.
         backend: String,
     },
+    /// The remote server that worked on the call can't be reached, broke off or says what can't be understood.
+    #[error("The backend `{backend}` {failure}. Try again.")]
+    UpstreamFailed {
+        /// Its configured name.
+        backend: String,
+        /// What it did, as `can't be reached`.
+        failure: String,
+    },
     /// A bug of ours; details are in the log under the request's id.
     #[error("The server had an error while processing your request. Tell your administrator the request id.")]
     Internal,

@@ -36,6 +36,14 @@ pub struct Fields {
     pub tokens: Option<Level>,
     /// Soft quotas that are passed, as `1000 tokens per day`.
     pub passed_quotas: Vec<String>,
+    /// The client's `traceparent`, where it has the form of one.
+    pub traceparent: Option<String>,
+    /// How often backends were asked.
+    pub attempts: u32,
+    /// Those that failed before they had said anything, and what they did.
+    pub failed: Vec<(Name, String)>,
+    /// Whether `usage` is, in part, not counted but estimated: nobody reported it.
+    pub estimated: bool,
     /// When the first content left for the client.
     pub first_byte: Option<Instant>,
     /// What it used so far.
@@ -73,6 +81,10 @@ impl Record {
             requests: None,
             tokens: None,
             passed_quotas: Vec::new(),
+            traceparent: None,
+            attempts: 0,
+            failed: Vec::new(),
+            estimated: false,
             first_byte: None,
             usage: Usage::default(),
             outcome: None,

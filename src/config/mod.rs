@@ -18,6 +18,7 @@ mod server;
 mod store;
 mod tenant;
 mod units;
+mod upstream;
 mod weights;
 
 pub use auth::{Algorithm, Auth, Issuer, KeySource};
@@ -34,4 +35,5 @@ pub use server::{ClientAuth, Http2, Server, Tls};
 pub use store::{Billing, Durability, Ledger, OnStoreLoss, Store};
 pub use tenant::{Class, Key, Limit, Limits, Tenant};
 pub use units::duration;
+pub use upstream::{BaseUrl, BaseUrlError, Health, Retries, Timeouts, Tokenizer, Upstream, UpstreamTls};
 pub use weights::{Weights, WeightsError};

@@ -29,6 +29,7 @@ pub(super) struct Raw {
     pub(super) billing: Billing,
     pub(super) devices: Devices,
     pub(super) shards: Option<Named<Shard>>,
+    pub(super) upstreams: Option<Named<Upstream>>,
     pub(super) models: Option<Named<Model>>,
     pub(super) tenants: Named<Tenant>,
 }
@@ -145,10 +146,53 @@ pub(super) struct KvCache {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
+pub(super) struct Upstream {
+    pub(super) url: Given<String>,
+    pub(super) api_key: Given<SecretSource>,
+    pub(super) model: Given<String>,
+    pub(super) context: Given<NonZeroU32>,
+    pub(super) timeouts: Timeouts,
+    pub(super) max_connections: Given<NonZeroU32>,
+    pub(super) health: Health,
+    pub(super) retries: Retries,
+    pub(super) tls: UpstreamTls,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Timeouts {
+    pub(super) connect: Given<Time>,
+    pub(super) first_token: Given<Time>,
+    pub(super) idle: Given<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Health {
+    pub(super) path: Given<String>,
+    pub(super) interval: Given<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct Retries {
+    pub(super) attempts: Given<NonZeroU32>,
+    pub(super) time: Given<Time>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct UpstreamTls {
+    pub(super) ca: Given<PathBuf>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub(super) struct Model {
     pub(super) aliases: Vec<Spanned<Name>>,
     pub(super) default_max_tokens: Given<NonZeroU32>,
     pub(super) prices: Option<Spanned<Prices>>,
+    pub(super) tokenizer: Given<String>,
     pub(super) variants: Named<Variant>,
 }
 

@@ -6,13 +6,15 @@ mod serving;
 mod shards;
 mod store;
 mod tenants;
+mod upstreams;
 
 use super::environment::variable;
 use super::problem::{Finding, join, nearest};
-use super::raw::{Given, Raw};
+use super::raw::{Given, Named, Raw};
 use super::read::{Read, read};
 use super::{Config, ConfigError, Name, Problem};
-use std::collections::BTreeSet;
+use shards::Backends;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::path::Path;
 use toml::Spanned;
@@ -88,18 +90,22 @@ impl<'a> Resolver<'a> {
         let store = self.store(raw.store);
         let billing = self.billing(raw.billing);
         let devices = self.devices(raw.devices);
-        let (shards, models) = match (raw.shards, raw.models) {
-            (None, None) => shards::built_in(),
-            (shards, models) => {
-                let shards = shards.unwrap_or_default();
-                let names: Vec<_> = shards.keys().cloned().collect();
+        let (shards, upstreams, models) = match (raw.shards, raw.upstreams, raw.models) {
+            (None, None, None) => {
+                let (shards, models) = shards::built_in();
+                (shards, BTreeMap::new(), models)
+            }
+            (shards, upstreams, models) => {
+                let (shards, upstreams) = (shards.unwrap_or_default(), upstreams.unwrap_or_default());
+                let given: Vec<_> = named("shard", &shards).chain(named("upstream", &upstreams)).collect();
                 let shards = self.shards(shards, &devices);
-                let models = self.models(models.unwrap_or_default(), &shards, &names);
-                (shards, models)
+                let upstreams = self.upstreams(upstreams, &shards);
+                let models = self.models(models.unwrap_or_default(), &Backends { shards: &shards, upstreams: &upstreams }, &given);
+                (shards, upstreams, models)
             }
         };
         let tenants = self.tenants(raw.tenants, &models);
-        Config { version: 1, server, admin, log, auth, store, billing, devices, shards, models, tenants }
+        Config { version: 1, server, admin, log, auth, store, billing, devices, shards, upstreams, models, tenants }
     }
 
     fn refuse(&mut self, span: Range<usize>, key: &str, message: impl Into<String>) {
@@ -129,6 +135,11 @@ fn or_nearest<'n>(kind: &str, given: &Name, valid: impl IntoIterator<Item = &'n 
         Some(name) => format!("there is no {kind} `{given}`; did you mean `{name}`?"),
         None => format!("there is no {kind} `{given}`"),
     }
+}
+
+/// The names of a table's entries, with what they are names of.
+fn named<T>(kind: &'static str, table: &Named<T>) -> impl Iterator<Item = (&'static str, Spanned<Name>)> {
+    table.keys().map(move |name| (kind, name.clone()))
 }
 
 /// The value given, or the default.

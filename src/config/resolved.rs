@@ -1,6 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::{Auth, Billing, Name, Prices, Secret, Server, Store, Tenant, Tls, Weights};
+use super::{Auth, Billing, Name, Prices, Secret, Server, Store, Tenant, Tls, Tokenizer, Upstream, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -31,6 +31,8 @@ pub struct Config {
     pub devices: BTreeMap<Name, Device>,
     /// `[shards.NAME]`
     pub shards: BTreeMap<Name, Arc<Shard>>,
+    /// `[upstreams.NAME]`
+    pub upstreams: BTreeMap<Name, Arc<Upstream>>,
     /// `[models.NAME]`
     pub models: BTreeMap<Name, Arc<Model>>,
     /// `[tenants.NAME]`
@@ -185,6 +187,8 @@ pub struct Model {
     pub default_max_tokens: NonZeroU32,
     /// What its tokens cost; `None` costs nothing and shows no cost.
     pub prices: Option<Prices>,
+    /// What counts its tokens; `None`: its first shard, where it has one.
+    pub tokenizer: Option<Tokenizer>,
     /// What serves it; one, so far.
     pub variants: BTreeMap<Name, Variant>,
 }

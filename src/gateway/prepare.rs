@@ -13,12 +13,14 @@ use std::time::Duration;
 /// How a model's requests are tokenized and how long they may be.
 #[derive(Clone)]
 pub struct Served {
-    /// Its tokenizer and chat template.
-    pub text: Arc<Text>,
-    /// Tokens one sequence may have.
+    /// Its tokenizer and chat template; `None` where only remote servers have them: tokens are bounded by bytes then.
+    pub text: Option<Arc<Text>>,
+    /// Tokens one sequence may have; `u32::MAX` where nobody here knows.
     pub context: u32,
-    /// Tokens the KV pool of its smallest backend holds.
+    /// Tokens the KV pool of its smallest backend holds; `u32::MAX` likewise.
     pub pool_tokens: u32,
+    /// Whether every backend tells the ids of its tokens.
+    pub token_ids: bool,
 }
 
 /// Everything requests can ask for.
@@ -42,6 +44,10 @@ pub(super) struct Wanted {
 
 /// Choices of one request, prompts × n: each is a sequence.
 const MOST_SEQUENCES: usize = 2048;
+/// Tokens that a chat template puts around a message, at most.
+const TURN_TOKENS: usize = 16;
+/// Tokens that a chat template puts around a conversation, at most: some have a system message of their own.
+const TEMPLATE_TOKENS: usize = 128;
 /// When it is worth another try while a model's tokenizer isn't there yet.
 const LOADING: Duration = Duration::from_secs(5);
 
@@ -82,8 +88,14 @@ impl Catalog {
         let served = self.served.get(&model.name);
         let served = served.ok_or_else(|| Error::NoCapacity { model: model.name.to_string(), retry_after: LOADING })?;
         let (messages, prompts) = asked.tokenize(served)?;
+        if generation.return_token_ids && !served.token_ids {
+            let message = "'return_token_ids' isn't supported for this model: a remote server answers, and tells text only. Leave it out.";
+            return Err(Error::Unsupported { param: "return_token_ids".to_owned(), message: message.to_owned() });
+        }
         let choices = choices(prompts.len(), generation.n)?;
-        check_bias(&generation, &served.text)?;
+        if let Some(text) = &served.text {
+            check_bias(&generation, text)?;
+        }
         let sampling = sampling(&generation, &model, fit(kind, &prompts, &generation, &model, served)?)?;
         let wanted = Wanted {
             kind,
@@ -111,11 +123,11 @@ enum Asked {
 
 impl Asked {
     fn tokenize(self, served: &Served) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
-        let text = &served.text;
+        let Some(text) = &served.text else { return self.bound() };
         match self {
             Asked::Chat(messages) => {
                 let bytes = messages.iter().map(|message| message.content.len()).sum();
-                may_fit(Kind::Chat, bytes, served)?;
+                may_fit(Kind::Chat, bytes, text, limit(served))?;
                 if !text.has_template() {
                     let message = "This model has no chat template, so it can't answer messages. Use /v1/completions.";
                     return Err(Error::Invalid { param: Some("model".to_owned()), message: message.to_owned() });
@@ -125,11 +137,35 @@ impl Asked {
                 Ok((messages, vec![prompt(ids, "messages", text)?]))
             }
             Asked::Completion(prompts) => {
+                let encode = |one: String, path: &str| encode(one, path, text, limit(served));
                 let prompts = match prompts {
-                    Prompts::Text(one) => vec![encode(&one, "prompt", served)?],
-                    Prompts::Texts(many) => listed(many, |one, path| encode(&one, path, served))?,
+                    Prompts::Text(one) => vec![encode(one, "prompt")?],
+                    Prompts::Texts(many) => listed(many, encode)?,
                     Prompts::Ids(one) => vec![check_ids(one, "prompt", text)?],
                     Prompts::IdLists(many) => listed(many, |one, path| check_ids(one, path, text))?,
+                };
+                Ok((Vec::new(), prompts))
+            }
+        }
+    }
+
+    /// Without a tokenizer: no text has more tokens than bytes.
+    fn bound(self) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
+        let bound = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
+        let text = |one: String| Prompt { text: Some(one.as_str().into()), ..Prompt::uncounted(bound(one.len())) };
+        let ids = |ids: Vec<TokenId>| Prompt { tokens: bound(ids.len()), ids: ids.into(), exact: true, ..Prompt::uncounted(0) };
+        match self {
+            Asked::Chat(messages) => {
+                let turn = |message: &Message| message.content.len() + message.role.len() + message.name.as_ref().map_or(0, String::len);
+                let bytes: usize = messages.iter().map(|message| turn(message) + TURN_TOKENS).sum();
+                Ok((messages, vec![Prompt::uncounted(bound(bytes + TEMPLATE_TOKENS))]))
+            }
+            Asked::Completion(prompts) => {
+                let prompts = match prompts {
+                    Prompts::Text(one) => vec![text(one)],
+                    Prompts::Texts(many) => many.into_iter().map(text).collect(),
+                    Prompts::Ids(one) => vec![ids(one)],
+                    Prompts::IdLists(many) => many.into_iter().map(ids).collect(),
                 };
                 Ok((Vec::new(), prompts))
             }
@@ -141,9 +177,9 @@ fn listed<T>(many: Vec<T>, each: impl Fn(T, &str) -> Result<Prompt, Error>) -> R
     many.into_iter().enumerate().map(|(index, one)| each(one, &format!("prompt[{index}]"))).collect()
 }
 
-fn encode(text: &str, path: &str, served: &Served) -> Result<Prompt, Error> {
-    may_fit(Kind::Completion, text.len(), served)?;
-    Ok(Prompt { text: Some(text.into()), ..prompt(served.text.encode(text), path, &served.text)? })
+fn encode(one: String, path: &str, text: &Text, limit: u64) -> Result<Prompt, Error> {
+    may_fit(Kind::Completion, one.len(), text, limit)?;
+    Ok(Prompt { text: Some(one.as_str().into()), ..prompt(text.encode(&one), path, text)? })
 }
 
 fn check_bias(generation: &Generation, text: &Text) -> Result<(), Error> {
@@ -173,20 +209,21 @@ fn prompt(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error> {
     if ids.is_empty() {
         return Err(Error::Invalid { param: Some(path.to_owned()), message: format!("'{path}' has no tokens. Send at least one.") });
     }
-    Ok(Prompt { ids: ids.into(), tokenizer: text.digest(), text: None })
+    Ok(Prompt::new(ids, text.digest()))
 }
 
 /// Refuses before it is tokenized what can't fit whatever its tokens are.
-fn may_fit(kind: Kind, bytes: usize, served: &Served) -> Result<(), Error> {
-    let least = (bytes / served.text.longest_token_bytes().max(1)) as u64;
-    let limit = limit(served);
+fn may_fit(kind: Kind, bytes: usize, text: &Text, limit: u64) -> Result<(), Error> {
+    let least = (bytes / text.longest_token_bytes().max(1)) as u64;
     if least > limit { Err(Error::ContextLength { param: param(kind), limit, prompt_tokens: least, max_tokens: None }) } else { Ok(()) }
 }
 
 /// Most tokens each choice may get: what was asked for, or what is left of the context.
 fn fit(kind: Kind, prompts: &[Prompt], generation: &Generation, model: &Model, served: &Served) -> Result<u32, Error> {
     let limit = limit(served);
-    let prompt_tokens = prompts.iter().map(|prompt| prompt.ids.len() as u64).max().unwrap_or_default();
+    // A bound refuses nothing: whoever has the tokenizer does.
+    let exact = prompts.iter().filter(|prompt| prompt.exact);
+    let prompt_tokens = exact.map(|prompt| u64::from(prompt.tokens)).max().unwrap_or_default();
     let too_long = |max_tokens| Err(Error::ContextLength { param: param(kind), limit, prompt_tokens, max_tokens });
     match generation.max_tokens.map(u64::from) {
         _ if prompt_tokens >= limit => too_long(None), // no room for a single token

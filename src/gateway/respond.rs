@@ -106,7 +106,7 @@ where
 /// The answer to a request that ends with this error.
 pub(super) fn refuse(refusal: &Error, record: &Record) -> Response<Body> {
     record.lock().outcome = Some(match refusal {
-        Error::ShardLost { .. } | Error::Internal => Outcome::Error,
+        Error::ShardLost { .. } | Error::UpstreamFailed { .. } | Error::Internal => Outcome::Error,
         _ => Outcome::Refused,
     });
     error(refusal)
@@ -209,6 +209,7 @@ fn row(error: &Error) -> Row<'_> {
             Row { retry_after: Some(*retry_after), ..row(StatusCode::SERVICE_UNAVAILABLE, SERVER, "no_capacity") }
         }
         Error::ShardLost { .. } => Row { retry_after: Some(LOST), ..row(StatusCode::SERVICE_UNAVAILABLE, SERVER, "backend_unavailable") },
+        Error::UpstreamFailed { .. } => row(StatusCode::BAD_GATEWAY, SERVER, "backend_unavailable"),
         Error::Internal => row(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error"),
     }
 }

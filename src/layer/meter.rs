@@ -1,6 +1,6 @@
 //! What was it: tokens and the time between them, noted in the record and counted in the metrics when the reply ends.
 
-use crate::call::{Call, Error, Event, Lease, Outcome, Record, Release, Reply, Usage};
+use crate::call::{Call, Error, Event, Lease, Outcome, Prompt, Record, Release, Reply, Usage};
 use crate::clock::Clock;
 use crate::config::{Name, Prices};
 use crate::metrics::{LatencyMetrics, Metrics, Served, Sum, TokenMetrics};
@@ -43,6 +43,8 @@ struct Pace {
     last: Option<Instant>,
     /// Tokens after the first piece.
     later: u32,
+    /// Whether its tokens are told.
+    told: bool,
 }
 
 // === impl Meter ===
@@ -72,7 +74,8 @@ where
         let cost = call.model.prices.map(|prices| (prices, metrics.cost(&call.tenant.name, &self.currency)));
         let tally = Tally { record: record.clone(), tokens: metrics.tokens(&call.tenant.name, &call.model.name), cost };
         let choices = call.prompts.len() * call.sampling.n as usize;
-        let prompt_tokens = call.prompts.iter().map(|prompt| prompt.ids.len() as u32).sum();
+        let prompt_tokens = call.prompts.iter().map(Prompt::likely_tokens).sum();
+        let estimated = call.prompts.iter().any(|prompt| !prompt.exact);
         let below = self.inner.call(call);
         Box::pin(Lease::on(tally).hold(async move {
             let reply = below.await?;
@@ -80,6 +83,7 @@ where
             let served = {
                 let mut notes = record.lock();
                 notes.usage.prompt_tokens = prompt_tokens;
+                notes.estimated = estimated;
                 Served { tenant: None, model: notes.model.clone(), variant: notes.variant.clone(), backend: notes.backend.clone() }
             };
             let mut watch = Watch { record, latency: metrics.latency(served), clock, choices: vec![Pace::default(); choices] };
@@ -103,10 +107,20 @@ impl Watch {
                 self.record.lock().usage.completion_tokens += ids.len() as u32;
                 let now = self.clock.now();
                 if let Some(pace) = self.choices.get_mut(*choice as usize) {
+                    pace.told = true;
                     pace.piece(now, ids.len() as u32, &self.latency);
                 }
             }
-            Event::Text { .. } | Event::Echo { .. } => {}
+            // A backend that doesn't tell its tokens sends about one in a piece, until it reports its usage. One that does tells
+            // text that it had held back without them at the end.
+            Event::Text { choice, text, .. } => {
+                let now = self.clock.now();
+                if let Some(pace) = self.choices.get_mut(*choice as usize).filter(|pace| !text.is_empty() && !pace.told) {
+                    self.record.lock().usage.completion_tokens += 1;
+                    pace.piece(now, 1, &self.latency);
+                }
+            }
+            Event::Echo { .. } => {}
             Event::Usage(usage) => {
                 // Usage may be reported in between; tokens that were seen are never forgotten.
                 let mut notes = self.record.lock();

@@ -49,7 +49,17 @@ pub fn record(headers: &HeaderMap, clock: &Clock, config_version: u64) -> Record
     let own = headers.get("x-request-id").and_then(|value| value.to_str().ok());
     let own = own.filter(|id| (1..=128).contains(&id.len()) && id.as_bytes().iter().all(allowed));
     let id = own.map_or_else(|| random_id("req_"), str::to_owned);
-    Record::new(id, clock.now(), config_version)
+    let record = Record::new(id, clock.now(), config_version);
+    record.lock().traceparent = traceparent(headers);
+    record
+}
+
+/// Where the request belongs in a trace, as W3C's Trace Context says: `00-{32 hex}-{16 hex}-{2 hex}`.
+fn traceparent(headers: &HeaderMap) -> Option<String> {
+    let given = headers.get("traceparent")?.to_str().ok()?;
+    let lengths = given.split('-').map(str::len);
+    let hex = given.bytes().all(|byte| byte == b'-' || byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    (hex && lengths.eq([2, 32, 16, 2])).then(|| given.to_owned())
 }
 
 /// An id nobody has had before; it isn't a secret.
@@ -120,10 +130,13 @@ impl Drop for Watch {
             variant = shown(&notes.variant),
             backend = shown(&notes.backend),
             config = notes.config_version,
+            attempts = notes.attempts,
+            failed = (!notes.failed.is_empty()).then(|| failures(&notes.failed)),
             status = self.status,
             prompt_tokens = notes.usage.prompt_tokens,
             cached_tokens = notes.usage.cached_tokens,
             completion_tokens = notes.usage.completion_tokens,
+            estimated = notes.estimated.then_some(true),
             device_ms = milliseconds(notes.usage.device_time),
             ttft_ms = ttft.map(milliseconds),
             duration_ms = milliseconds(duration),
@@ -137,6 +150,11 @@ impl Drop for Watch {
         }
         self.metrics.count_request(served, self.status);
     }
+}
+
+/// `a can't be reached, b answered with status 500`
+fn failures(failed: &[(Name, String)]) -> String {
+    failed.iter().map(|(backend, failure)| format!("{backend} {failure}")).collect::<Vec<_>>().join(", ")
 }
 
 fn shown(name: &Option<Name>) -> &str {

@@ -86,7 +86,7 @@ pub fn generate(
         model: model.clone(),
         task: Task::Generate,
         messages: Arc::new([]),
-        prompts: Arc::new([Prompt { ids: ids.into(), tokenizer: shard.text().digest(), text: None }]),
+        prompts: Arc::new([Prompt::new(ids, shard.text().digest())]),
         sampling: Arc::new(sampling),
         route: None,
     };

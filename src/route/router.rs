@@ -2,13 +2,13 @@
 
 use crate::backend::{Backend, State};
 use crate::call::{Call, Error, Reply};
-use crate::config::Name;
+use crate::config::{Name, Retries};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tower::Service;
 
 /// The end of the stack: hands calls to backends.
@@ -24,10 +24,16 @@ struct Candidate {
     cost: Duration,
     /// Decides between equal costs.
     tie: u64,
+    retries: Retries,
+    /// Whether its last attempt failed in a way that the next may not.
+    failed: bool,
 }
 
 /// When it is worth another try while no backend can serve: a shard takes seconds to come back.
 const NO_CAPACITY: Duration = Duration::from_secs(5);
+
+/// Before the first repetition.
+const PAUSE: Duration = Duration::from_millis(100);
 
 // === impl Router ===
 
@@ -49,7 +55,8 @@ impl Router {
                 Ok(()) => {
                     let offer = backend.offer(call);
                     let (cost, tie) = (offer.queue_time + offer.prefill_time, RandomState::new().hash_one(0));
-                    able.push(Candidate { name, backend, cost, tie });
+                    let retries = backend.retries();
+                    able.push(Candidate { name, backend, cost, tie, retries, failed: false });
                 }
                 Err(error) => refusal = error,
             }
@@ -79,15 +86,60 @@ impl Service<Call> for Router {
     }
 }
 
-/// Each candidate at most once: one that is lost or full before its first event has shown the client nothing.
-async fn try_in_turn(candidates: Vec<Candidate>, call: Call) -> Result<Reply, Error> {
+/// Each candidate in turn, and those that allow it again: one that is lost or full before its first event has shown the
+/// client nothing. Attempts are bounded by each candidate's budget of them and of time.
+async fn try_in_turn(mut candidates: Vec<Candidate>, call: Call) -> Result<Reply, Error> {
+    let began = Instant::now();
     let mut refusal = Error::NoCapacity { model: call.model.name.to_string(), retry_after: NO_CAPACITY };
-    for Candidate { name, backend, .. } in candidates {
-        call.record.lock().backend = Some(name);
-        match backend.call(call.clone()).await {
-            Err(error @ (Error::ShardLost { .. } | Error::Overloaded { .. } | Error::NoCapacity { .. })) => refusal = error,
-            answer => return answer,
+    let rounds = candidates.iter().map(|candidate| candidate.retries.attempts.get()).max().unwrap_or_default();
+    for round in 0..rounds {
+        let mut paused = false;
+        for Candidate { name, backend, retries, failed, .. } in &mut candidates {
+            if round > 0 {
+                let budget = round < retries.attempts.get() && began.elapsed() < retries.time;
+                if !*failed || !budget || backend.state() != State::Ready {
+                    continue;
+                }
+                if !std::mem::replace(&mut paused, true) {
+                    tokio::time::sleep(pause(round)).await;
+                }
+            }
+            {
+                let mut notes = call.record.lock();
+                notes.backend = Some(name.clone());
+                notes.attempts += 1;
+            }
+            match backend.call(call.clone()).await {
+                Err(error) if may_pass_elsewhere(&error) => {
+                    *failed = matches!(error, Error::UpstreamFailed { .. });
+                    call.record.lock().failed.push((name.clone(), failure(&error)));
+                    refusal = error;
+                }
+                answer => return answer,
+            }
         }
     }
     Err(refusal)
+}
+
+/// Whether another backend, or the same one a little later, may do better.
+fn may_pass_elsewhere(error: &Error) -> bool {
+    matches!(error, Error::ShardLost { .. } | Error::UpstreamFailed { .. } | Error::Overloaded { .. } | Error::NoCapacity { .. })
+}
+
+/// As the log says it behind the backend's name.
+fn failure(error: &Error) -> String {
+    match error {
+        Error::UpstreamFailed { failure, .. } => failure.clone(),
+        Error::ShardLost { .. } => "was lost".to_owned(),
+        Error::Overloaded { .. } => "was full".to_owned(),
+        _ => "took no calls".to_owned(),
+    }
+}
+
+/// Doubles from 100 ms, and half of it is random, so that calls that failed together don't come back together.
+fn pause(round: u32) -> Duration {
+    let longest = PAUSE * 2_u32.saturating_pow(round - 1).min(8);
+    let random = RandomState::new().hash_one(0) as f64 / u64::MAX as f64;
+    longest.mul_f64(0.5 + random / 2.0)
 }

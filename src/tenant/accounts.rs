@@ -145,7 +145,7 @@ impl Asked {
             tenant: call.tenant.clone(),
             key: call.key.clone(),
             model: call.model.clone(),
-            prompt: call.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum(),
+            prompt: call.prompts.iter().map(|prompt| u64::from(prompt.tokens)).sum(),
             choices: call.prompts.len() as u64 * u64::from(call.sampling.n),
             max_tokens: call.sampling.max_tokens,
         }

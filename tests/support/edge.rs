@@ -182,7 +182,7 @@ impl Edge {
     fn open(server: &str, tls: Option<Arc<Tls>>, backends: &[Arc<Scripted>]) -> Self {
         let names: Vec<_> = (0..backends.len()).map(|index| format!("b{index}")).collect();
         let config = Arc::new(Config::parse(&config(server, &names), Path::new("test.toml")).unwrap());
-        let served = Served { text: Arc::new(tokenizer()), context: CONTEXT, pool_tokens: CONTEXT * 2 };
+        let served = Served { text: Some(Arc::new(tokenizer())), context: CONTEXT, pool_tokens: CONTEXT * 2, token_ids: true };
         let clock = Clock::system();
         let metrics = Metrics::new();
         let stack = Stack::build(Parts {

@@ -2,6 +2,7 @@
 //! about; answers are written from the events of a [`Reply`](crate::call::Reply).
 
 mod chat;
+mod chunk;
 mod completion;
 mod fields;
 mod generation;
@@ -18,6 +19,7 @@ use serde_json::Value;
 use std::sync::Arc;
 
 pub use chat::ChatRequest;
+pub use chunk::{Chunk, Counts, Piece, Remark};
 pub use completion::{CompletionRequest, Prompts};
 pub use generation::Generation;
 pub use models::{Model, ModelList};

@@ -80,7 +80,7 @@ impl Resolver<'_> {
     }
 
     /// A length of time that isn't 0, which would end everything at once.
-    fn time(&mut self, given: Given<Time>, default: Duration, key: &str) -> Duration {
+    pub(super) fn time(&mut self, given: Given<Time>, default: Duration, key: &str) -> Duration {
         let span = given.as_ref().map(Spanned::span);
         let time = or(given, Time(default)).0;
         if let Some(span) = span.filter(|_| time.is_zero()) {

@@ -4,7 +4,7 @@ use super::{Resolver, or, or_nearest};
 use crate::config::problem::join;
 use crate::config::raw::{self, Given, Named};
 use crate::config::units::Bytes;
-use crate::config::{Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Variant, Weights};
+use crate::config::{Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Upstream, Variant, Weights};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,6 +15,12 @@ const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("16 isn't 0");
 const BATCH_TOKENS: NonZeroU32 = NonZeroU32::new(512).expect("512 isn't 0");
 const SEQUENCES: NonZeroU32 = NonZeroU32::new(64).expect("64 isn't 0");
 const MAX_TOKENS: NonZeroU32 = NonZeroU32::new(1024).expect("1024 isn't 0");
+
+/// What variants can name.
+pub(super) struct Backends<'a> {
+    pub(super) shards: &'a BTreeMap<Name, Arc<Shard>>,
+    pub(super) upstreams: &'a BTreeMap<Name, Arc<Upstream>>,
+}
 
 /// What serves where a file names neither shards nor models.
 pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Model>>) {
@@ -27,6 +33,7 @@ pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Mode
         aliases: vec!["default".into()],
         default_max_tokens: MAX_TOKENS,
         prices: None,
+        tokenizer: None,
         variants: BTreeMap::from([("q4".into(), variant)]),
     };
     (BTreeMap::from([(shard.name.clone(), Arc::new(shard))]), BTreeMap::from([(model.name.clone(), Arc::new(model))]))
@@ -47,6 +54,14 @@ fn shard(name: Name, weights: Weights, sha256: Option<[u8; 32]>, raw: raw::Shard
         share_prefixes: or(raw.share_prefixes, SharePrefixes::Tenant),
         max_batch_tokens: or(raw.max_batch_tokens, BATCH_TOKENS).get(),
         max_sequences: or(raw.max_sequences, SEQUENCES).get(),
+    }
+}
+
+// === impl Backends ===
+
+impl Backends<'_> {
+    fn has(&self, name: &Name) -> bool {
+        self.shards.contains_key(name) || self.upstreams.contains_key(name)
     }
 }
 
@@ -87,8 +102,8 @@ impl Resolver<'_> {
     pub(super) fn models(
         &mut self,
         raw: Named<raw::Model>,
-        shards: &BTreeMap<Name, Arc<Shard>>,
-        shard_names: &[Spanned<Name>],
+        backends: &Backends<'_>,
+        given: &[(&'static str, Spanned<Name>)],
     ) -> BTreeMap<Name, Arc<Model>> {
         let mut names: BTreeSet<Name> = raw.keys().map(|name| name.get_ref().clone()).collect();
         let mut models = BTreeMap::new();
@@ -97,16 +112,17 @@ impl Resolver<'_> {
             let path = join("models", name.get_ref().as_str());
             self.name(&name, &path);
             let aliases = self.aliases(raw.aliases, &path, &mut names);
-            let variants = self.variants(raw.variants, &name, &path, shards);
+            let variants = self.variants(raw.variants, &name, &path, backends);
             used.extend(variants.values().flat_map(|variant| variant.backends.iter().cloned()));
             let default_max_tokens = or(raw.default_max_tokens, MAX_TOKENS);
             let prices = raw.prices.map(|raw| self.prices(raw, &join(&path, "prices")));
+            let tokenizer = self.tokenizer(raw.tokenizer, backends.shards, &join(&path, "tokenizer"));
             let name = name.into_inner();
-            models.insert(name.clone(), Arc::new(Model { name, aliases, default_max_tokens, prices, variants }));
+            models.insert(name.clone(), Arc::new(Model { name, aliases, default_max_tokens, prices, tokenizer, variants }));
         }
-        for name in shard_names.iter().filter(|name| !used.contains(name.get_ref())) {
-            let path = join("shards", name.get_ref().as_str());
-            self.refuse(name.span(), &path, "no model has this shard among its backends, so nobody could reach it");
+        for (kind, name) in given.iter().filter(|(_, name)| !used.contains(name.get_ref())) {
+            let path = join(&format!("{kind}s"), name.get_ref().as_str());
+            self.refuse(name.span(), &path, format!("no model has this {kind} among its backends, so nobody could reach it"));
         }
         models
     }
@@ -129,7 +145,7 @@ impl Resolver<'_> {
         raw: Named<raw::Variant>,
         model: &Spanned<Name>,
         path: &str,
-        shards: &BTreeMap<Name, Arc<Shard>>,
+        served_by: &Backends<'_>,
     ) -> BTreeMap<Name, Variant> {
         let path = join(path, "variants");
         if raw.is_empty() && !self.broken.iter().any(|broken| broken.starts_with(&path)) {
@@ -142,7 +158,7 @@ impl Resolver<'_> {
             if !variants.is_empty() {
                 self.refuse(name.span(), &path, "a second variant needs rules that choose between them; there are none, so keep one");
             }
-            let backends = self.backends(raw.backends, &name, &path, shards);
+            let backends = self.backends(raw.backends, &name, &path, served_by);
             let sampling = self.sampling(raw.sampling, &join(&path, "sampling"));
             variants.insert(name.into_inner(), Variant { backends, sampling });
         }
@@ -154,7 +170,7 @@ impl Resolver<'_> {
         raw: raw::Given<Vec<Spanned<Name>>>,
         variant: &Spanned<Name>,
         path: &str,
-        shards: &BTreeMap<Name, Arc<Shard>>,
+        served_by: &Backends<'_>,
     ) -> Arc<[Name]> {
         let span = raw.as_ref().map_or(variant.span(), Spanned::span);
         let given = raw.is_some();
@@ -166,9 +182,11 @@ impl Resolver<'_> {
         let mut seen = BTreeSet::new();
         for (index, name) in names.iter().enumerate() {
             let path = format!("{path}[{index}]");
-            let known = shards.contains_key(name.get_ref()) || self.broken.contains(&join("shards", name.get_ref().as_str()));
-            if !known {
-                self.refuse(name.span(), &path, or_nearest("shard", name.get_ref(), shards.keys()));
+            let broken = |kind| self.broken.contains(&join(kind, name.get_ref().as_str()));
+            if !served_by.has(name.get_ref()) && !broken("shards") && !broken("upstreams") {
+                let (shards, upstreams) = (served_by.shards.keys(), served_by.upstreams.keys());
+                let kind = if upstreams.len() == 0 { "shard" } else { "shard or upstream" };
+                self.refuse(name.span(), &path, or_nearest(kind, name.get_ref(), shards.chain(upstreams)));
             }
             if !seen.insert(name.get_ref()) {
                 self.refuse(name.span(), &path, format!("`{}` is in this list already", name.get_ref()));

@@ -1,0 +1,26 @@
+//! Remote servers that speak OpenAI's API (vLLM, TensorRT-LLM, SGLang, llama.cpp, another Roundhouse) as backends.
+//!
+//! ```text
+//! Call ─ request.rs ─► JSON ─ pool.rs (this thread's connections; connect.rs makes them) ─► upstream
+//! Events ◄─ answer.rs ◄─ said.rs ◄─ chunks ◄─ api::sse::Reader ◄──────────────────────────────┘
+//! ```
+//!
+//! Answers are always asked for as streams, so that the first token's time is known and a hang-up ends the work. What a
+//! remote shows of itself is its [`remote::Remote`]: calls in flight, recent latency, breaker, health.
+
+mod answer;
+mod breaker;
+mod checks;
+mod connect;
+mod failure;
+mod pool;
+mod recent;
+mod refusal;
+mod remote;
+mod request;
+mod said;
+mod upstream;
+
+pub use checks::Upstreams;
+pub use failure::UpstreamError;
+pub use upstream::Upstream;
