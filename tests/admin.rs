@@ -29,6 +29,7 @@ impl Control for Nothing {
             uptime_seconds: 0,
             draining: false,
             config: ConfigStatus { version: 1, since: 0, file: None },
+            upstreams: BTreeMap::new(),
             shards: BTreeMap::new(),
             models: BTreeMap::new(),
             tenants: BTreeMap::new(),

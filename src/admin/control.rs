@@ -43,6 +43,8 @@ pub struct Status {
     pub config: ConfigStatus,
     /// Engines in this process.
     pub shards: BTreeMap<Name, ShardStatus>,
+    /// Remote servers.
+    pub upstreams: BTreeMap<Name, UpstreamStatus>,
     /// Models and who serves their variants.
     pub models: BTreeMap<Name, BTreeMap<Name, Vec<Name>>>,
     /// What tenants have in flight.
@@ -82,6 +84,18 @@ pub struct ShardStatus {
     pub blocks: u32,
     /// Those that no sequence holds.
     pub blocks_free: u32,
+}
+
+/// A remote server.
+#[derive(Clone, Debug, Serialize)]
+pub struct UpstreamStatus {
+    /// Whether it takes calls.
+    #[serde(serialize_with = "state")]
+    pub state: State,
+    /// Where it is.
+    pub url: String,
+    /// Calls in flight there.
+    pub in_flight: u32,
 }
 
 /// What a tenant has in flight.

@@ -49,6 +49,11 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
         write!(out, "shard   {name}: {} on {}, quantize {}, ", shard.weights, shard.device, shard.quantize)?;
         writeln!(out, "KV {} of {} in blocks of {} tokens", size(kv.memory), kv.dtype, kv.block_tokens)?;
     }
+    for (name, upstream) in &config.upstreams {
+        let model = upstream.model.as_deref().map_or(String::new(), |model| format!(", model {model}"));
+        let key = if upstream.api_key.is_some() { "with a key" } else { "without a key" };
+        writeln!(out, "remote  {name}: {}{model}, {key}, {} calls at once", upstream.url, upstream.max_connections)?;
+    }
     for (name, model) in &config.models {
         let aliases = if model.aliases.is_empty() { String::new() } else { format!(" ({})", list(&model.aliases)) };
         for (variant, served) in &model.variants {

@@ -41,8 +41,14 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         notes.variant = Some("only".into());
         notes.backend = Some("b0".into());
     }
-    let model =
-        Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, tokenizer: None, variants: BTreeMap::new() };
+    let model = Model {
+        name: "smol".into(),
+        aliases: Vec::new(),
+        default_max_tokens: NonZeroU32::MIN,
+        prices: None,
+        tokenizer: None,
+        variants: BTreeMap::new(),
+    };
     let prompt = Prompt::new([1, 2, 3], crate::call::Digest([0; 16]));
     let sampling = Sampling { max_tokens: 9, ..Sampling::default() };
     Call {

@@ -86,6 +86,18 @@ pub struct Loaded {
     reserved: Reservation,
 }
 
+/// The tokenizer and the chat template of a weights file, without its weights.
+///
+/// # Errors
+/// The file can't be read, or has no tokenizer that is built in.
+pub fn tokenizer(path: &Path) -> Result<Arc<Text>, LoadError> {
+    text(&Gguf::open(path)?)
+}
+
+fn text(gguf: &Gguf) -> Result<Arc<Text>, LoadError> {
+    Ok(Arc::new(Text::new(vocabulary(gguf)?, chat_template(gguf)?)?))
+}
+
 /// Loads the weights at `path` as the shard's configuration says.
 ///
 /// # Errors
@@ -97,7 +109,7 @@ pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>) -> Result<
         return Err(LoadError::Unsupported { what: "general.architecture", value: architecture.to_owned() });
     }
     let shape = Shape::read(&gguf)?;
-    let text = Arc::new(Text::new(vocabulary(&gguf)?, chat_template(&gguf)?)?);
+    let text = text(&gguf)?;
     let (kv, limits) = kv_cache(shard, &shape)?;
     let memory = weight_bytes(&gguf, shard.quantize) + kv.bytes_per_block() * kv.blocks as u64;
     let reserved = device.reserve(memory, shard.name.as_str())?;

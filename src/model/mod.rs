@@ -9,5 +9,5 @@ mod shaping;
 pub mod source;
 
 pub use llama::{Activations, Batch, Llama, Shape};
-pub use load::{LoadError, Loaded, load};
+pub use load::{LoadError, Loaded, load, tokenizer};
 pub use runner::Runner;

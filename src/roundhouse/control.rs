@@ -1,7 +1,7 @@
 //! What operators can ask of a running server.
 
 use super::house::House;
-use crate::admin::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantStatus};
+use crate::admin::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantStatus, UpstreamStatus};
 use crate::backend::Backend;
 use crate::config::Config;
 use crate::model::source::shown;
@@ -36,6 +36,10 @@ impl Control for House {
             };
             Some((name.clone(), status))
         });
+        let upstreams = self.lasting.upstreams.present().into_iter().map(|(name, upstream)| {
+            let url = upstream.config().url.to_string();
+            (name, UpstreamStatus { state: upstream.state(), url, in_flight: upstream.in_flight() })
+        });
         let tenants = config.tenants.keys().map(|name| {
             let (requests, tokens) = self.lasting.accounts.in_flight(name);
             (name.clone(), TenantStatus { requests, tokens })
@@ -50,6 +54,7 @@ impl Control for House {
             draining: self.draining.load(Relaxed),
             config: ConfigStatus { version: config.version, since, file: self.file.as_ref().map(|file| file.display().to_string()) },
             shards: shards.collect(),
+            upstreams: upstreams.collect(),
             models: models.collect(),
             tenants: tenants.collect(),
         }

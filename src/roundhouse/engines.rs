@@ -2,7 +2,7 @@
 
 use super::StartError;
 use crate::clock::Clock;
-use crate::config::{self, Config, Environment, Name};
+use crate::config::{self, Config, Environment, Name, Weights};
 use crate::cpu::Device;
 use crate::engine::{Limits, Settings};
 use crate::metrics::Metrics;
@@ -32,6 +32,12 @@ pub trait LoadEngine {
     /// # Errors
     /// Its weights can't be had or don't fit.
     fn load(&mut self, shard: &config::Shard) -> Result<Engine, StartError>;
+
+    /// Loads a tokenizer and its chat template alone, for a model that is served elsewhere.
+    ///
+    /// # Errors
+    /// The file can't be had or has no tokenizer.
+    fn tokenizer(&mut self, model: &Name, weights: &Weights) -> Result<Arc<Text>, StartError>;
 }
 
 /// Loads real models: weights from their sources, onto the configured devices.
@@ -72,6 +78,12 @@ impl LoadEngine for Models<'_> {
             digest: loaded.digest,
             build: Box::new(move || Ok(Box::new(loaded.into_executor()))),
         })
+    }
+
+    fn tokenizer(&mut self, model: &Name, weights: &Weights) -> Result<Arc<Text>, StartError> {
+        let file = self.sources.fetch(weights, weights.known_sha256(), self.progress);
+        let file = file.map_err(|error| StartError::TokenizerSource { model: model.clone(), error })?;
+        model::tokenizer(&file).map_err(|error| StartError::Tokenizer { model: model.clone(), error })
     }
 }
 

@@ -6,6 +6,7 @@ use crate::engine::DeviceError;
 use crate::gateway::tls::TlsError;
 use crate::model::{LoadError, source::SourceError};
 use crate::tenant::LedgerError;
+use crate::upstream::UpstreamError;
 use std::net::SocketAddr;
 
 /// Why a server doesn't start.
@@ -49,6 +50,25 @@ pub enum StartError {
         /// Why.
         error: LoadError,
     },
+    /// An upstream can't be used as configured.
+    #[error(transparent)]
+    Upstream(#[from] UpstreamError),
+    /// A model's tokenizer can't be had.
+    #[error("models.{model}.tokenizer: {error}")]
+    TokenizerSource {
+        /// The model.
+        model: Name,
+        /// Why.
+        error: SourceError,
+    },
+    /// A model's tokenizer can't be used.
+    #[error("models.{model}.tokenizer: {error}")]
+    Tokenizer {
+        /// The model.
+        model: Name,
+        /// Why.
+        error: LoadError,
+    },
     /// A shard's thread doesn't come up.
     #[error("shards.{shard}: {error}")]
     Shard {
@@ -58,7 +78,7 @@ pub enum StartError {
         error: DeviceError,
     },
     /// A model's replicas don't read text the same way, so no request could go to either.
-    #[error("models.{model}: backends `{first}` and `{second}` have different tokenizers")]
+    #[error("models.{model}: `{first}` and `{second}` have different tokenizers")]
     Tokenizers {
         /// The model.
         model: Name,

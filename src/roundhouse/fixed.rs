@@ -1,6 +1,6 @@
 //! What a running server can't change.
 
-use crate::config::Config;
+use crate::config::{Config, Model, Tokenizer, Weights};
 
 /// The paths of keys that differ and can't be changed without a restart; empty where `new` may be served at once.
 pub(super) fn fixed(present: &Config, new: &Config) -> Vec<String> {
@@ -25,9 +25,22 @@ pub(super) fn fixed(present: &Config, new: &Config) -> Vec<String> {
     for name in present.shards.keys().chain(new.shards.keys()) {
         check(&format!("shards.{name}"), present.shards.get(name) == new.shards.get(name));
     }
+    // Loading a tokenizer takes a weights file, which takes a start.
+    let loaded: Vec<_> = present.models.values().filter_map(|model| source(model)).collect();
+    for (name, model) in &new.models {
+        check(&format!("models.{name}.tokenizer"), source(model).is_none_or(|weights| loaded.contains(&weights)));
+    }
     keys.sort();
     keys.dedup();
     keys
+}
+
+/// The weights file that a model's tokenizer comes from, where it isn't a shard's.
+fn source(model: &Model) -> Option<&Weights> {
+    match &model.tokenizer {
+        Some(Tokenizer::Weights(weights)) => Some(weights),
+        Some(Tokenizer::Shard(_)) | None => None,
+    }
 }
 
 #[cfg(test)]

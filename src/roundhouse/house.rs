@@ -3,22 +3,27 @@
 use super::StartError;
 use super::certified::Certified;
 use super::fixed::fixed;
+use super::served::served;
 use crate::admin::Reloaded;
 use crate::backend::Backend;
 use crate::clock::Clock;
-use crate::config::{Config, ConfigError, Model, Name};
-use crate::gateway::{Parts, Served, Stack};
+use crate::config::{Config, ConfigError, Name, Weights};
+use crate::gateway::{Parts, Stack};
 use crate::metrics::Metrics;
 use crate::shard::Shard;
 use crate::tenant::{Accounts, Credentials, Keys};
+use crate::text::Text;
+use crate::upstream::Upstreams;
 use arc_swap::ArcSwap;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(super) type Shards = BTreeMap<Name, Arc<Shard>>;
+/// Tokenizers of models that are served elsewhere.
+pub(super) type Texts = HashMap<Weights, Arc<Text>>;
 
 /// Everything that is the same under all configurations of one process.
 pub(super) struct Lasting {
@@ -27,6 +32,8 @@ pub(super) struct Lasting {
     pub(super) accounts: Arc<Accounts>,
     pub(super) credentials: Credentials,
     pub(super) shards: Shards,
+    pub(super) upstreams: Upstreams,
+    pub(super) texts: Texts,
     pub(super) tls: Certified,
 }
 
@@ -140,10 +147,12 @@ impl House {
 
 impl Lasting {
     fn stack(&self, config: Arc<Config>) -> Result<Stack, StartError> {
-        let backend = |(name, shard): (&Name, &Arc<Shard>)| (name.clone(), shard.clone() as Arc<dyn Backend>);
+        let served = served(&config, &self.shards, &self.texts)?;
+        let shards = self.shards.iter().map(|(name, shard)| (name.clone(), shard.clone() as Arc<dyn Backend>));
+        let upstreams = self.upstreams.configure(&config)?.into_iter().map(|(name, upstream)| (name, upstream as Arc<dyn Backend>));
         Ok(Stack::build(Parts {
-            served: served(&config, &self.shards)?,
-            backends: self.shards.iter().map(backend).collect(),
+            served,
+            backends: shards.chain(upstreams).collect(),
             keys: Arc::new(Keys::new(config.clone(), &self.credentials)),
             accounts: self.accounts.clone(),
             metrics: self.metrics.clone(),
@@ -151,22 +160,4 @@ impl Lasting {
             config,
         }))
     }
-}
-
-/// What each model's requests are counted and rendered with: the tokenizer of its first backend, the least of its replicas' room.
-fn served(config: &Config, shards: &Shards) -> Result<BTreeMap<Name, Served>, StartError> {
-    let of = |(name, model): (&Name, &Arc<Model>)| {
-        let mut backends = model.variants.values().flat_map(|variant| variant.backends.iter()).map(|name| (name, &shards[name]));
-        let (first, shard) = backends.next().expect("a resolved model has a backend");
-        let mut served = Served { text: shard.text().clone(), context: shard.context(), pool_tokens: shard.pool_tokens() };
-        for (second, shard) in backends {
-            if shard.text().digest() != served.text.digest() {
-                return Err(StartError::Tokenizers { model: name.clone(), first: first.clone(), second: second.clone() });
-            }
-            served.context = served.context.min(shard.context());
-            served.pool_tokens = served.pool_tokens.min(shard.pool_tokens());
-        }
-        Ok((name.clone(), served))
-    };
-    config.models.iter().map(of).collect()
 }

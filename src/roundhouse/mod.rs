@@ -9,6 +9,7 @@ mod generate;
 mod house;
 mod listeners;
 mod serve;
+mod served;
 mod start;
 mod watch;
 

@@ -2,16 +2,17 @@
 
 use super::certified::Certified;
 use super::engines::{LoadEngine, start_shard};
-use super::house::{House, Lasting, ReloadError, Shards};
+use super::house::{House, Lasting, ReloadError, Shards, Texts};
 use super::watch::{Stop, watch};
 use super::{Listeners, StartError};
 use crate::admin::{Admin, Reloaded};
 use crate::clock::Clock;
-use crate::config::{Config, Name};
+use crate::config::{Config, Name, Tokenizer};
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::shard::Shard;
 use crate::tenant::{Accounts, Credentials};
+use crate::upstream::{Upstream, Upstreams};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -45,16 +46,34 @@ pub fn start(
     for (name, shard) in &config.shards {
         shards.insert(name.clone(), start_shard(shard, engines, &metrics, &clock)?);
     }
+    let texts = load_texts(&config, engines)?;
+    let upstreams = Upstreams::new(metrics.clone(), clock.clone());
     let drain = config.server.drain;
     let (public, private) = (tls.public.clone(), tls.admin.clone());
-    let house =
-        Arc::new(House::new(config, file.clone(), Lasting { clock, metrics: metrics.clone(), accounts, credentials, shards, tls })?);
+    let house = Arc::new(House::new(
+        config,
+        file.clone(),
+        Lasting { clock, metrics: metrics.clone(), accounts, credentials, shards, upstreams, texts, tls },
+    )?);
     let system = |what| move |error| StartError::System { what, error };
     let gateway =
         Gateway::open(listeners.public, public, house.stack.clone(), house.draining.clone(), drain).map_err(system("the gateway"))?;
     let admin = Admin::open(listeners.admin, private, metrics, house.clone()).map_err(system("the admin port"))?;
     let watch = file.map(|file| watch(house.clone(), file)).transpose().map_err(system("the watch on the configuration"))?;
     Ok(Running { watch, gateway, admin, house })
+}
+
+/// The tokenizers of models that are served elsewhere.
+fn load_texts(config: &Config, engines: &mut dyn LoadEngine) -> Result<Texts, StartError> {
+    let mut texts = Texts::new();
+    for (name, model) in &config.models {
+        if let Some(Tokenizer::Weights(weights)) = &model.tokenizer
+            && !texts.contains_key(weights)
+        {
+            texts.insert(weights.clone(), engines.tokenizer(name, weights)?);
+        }
+    }
+    Ok(texts)
 }
 
 // === impl Running ===
@@ -78,6 +97,11 @@ impl Running {
     /// All shards.
     pub fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> {
         self.house.lasting.shards.values()
+    }
+
+    /// An upstream of the present configuration by its name.
+    pub fn upstream(&self, name: &Name) -> Option<Arc<Upstream>> {
+        self.house.lasting.upstreams.present().remove(name)
     }
 
     /// Serves by another configuration, from the next request on.

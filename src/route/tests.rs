@@ -43,7 +43,8 @@ const GOOD: Mock = Mock { state: State::Ready, supports: Ok(()), cost: 5, answer
 fn call() -> Call {
     let variant = Variant { backends: ["a".into(), "b".into(), "c".into()].into(), sampling: SamplingDefaults::default() };
     let variants = BTreeMap::from([("only".into(), variant)]);
-    let model = Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, tokenizer: None, variants };
+    let model =
+        Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, tokenizer: None, variants };
     Call {
         record: Record::new("req_1".into(), Instant::now(), 1),
         tenant: Arc::new(Tenant::new("acme".into())),

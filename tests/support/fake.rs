@@ -2,7 +2,7 @@
 
 use super::server::{self, Server};
 use super::tiny_model::{self, TinyModel};
-use roundhouse::config::{Config, Shard};
+use roundhouse::config::{Config, Name, Shard, Weights};
 use roundhouse::engine::fake::Fake;
 use roundhouse::engine::{Limits, Plan};
 use roundhouse::model::gguf::{Gguf, chat_template, vocabulary};
@@ -25,6 +25,10 @@ impl<F: Fn(Limits) -> Fake + Clone + Send + 'static> LoadEngine for Fakes<F> {
         };
         let make = self.0.clone();
         Ok(Engine { text: text(), limits, digest: [0; 16], build: Box::new(move || Ok(Box::new(make(limits)))) })
+    }
+
+    fn tokenizer(&mut self, _: &Name, _: &Weights) -> Result<Arc<Text>, StartError> {
+        Ok(text())
     }
 }
 

@@ -216,7 +216,9 @@ mod tests {
 
     #[test]
     fn a_chat_chunk_has_text_an_end_or_neither() {
-        let chunk = chat(r#"{"id":"x","choices":[{"index":1,"delta":{"role":"assistant","content":"a\n[DONE]"},"logprobs":null,"finish_reason":null}],"usage":null}"#);
+        let chunk = chat(
+            r#"{"id":"x","choices":[{"index":1,"delta":{"role":"assistant","content":"a\n[DONE]"},"logprobs":null,"finish_reason":null}],"usage":null}"#,
+        );
         assert_eq!(chunk.pieces, [Piece { index: 1, text: "a\n[DONE]".into(), ..Piece::default() }]);
         let end = chat(r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#);
         assert_eq!(end.pieces, [Piece { finish: Some("length".into()), ..Piece::default() }]);
@@ -235,7 +237,8 @@ mod tests {
 
     #[test]
     fn usage_split_over_two_events_is_merged_by_field() {
-        let mut counts = chat(r#"{"usage":{"prompt_tokens":12,"completion_tokens":0,"prompt_tokens_details":{"cached_tokens":8}}}"#).counts.unwrap();
+        let mut counts =
+            chat(r#"{"usage":{"prompt_tokens":12,"completion_tokens":0,"prompt_tokens_details":{"cached_tokens":8}}}"#).counts.unwrap();
         counts.merge(chat(r#"{"usage":{"prompt_tokens":0,"completion_tokens":7}}"#).counts.unwrap());
         let usage = counts.usage(Usage { prompt_tokens: 99, completion_tokens: 99, ..Usage::default() });
         assert_eq!((usage.prompt_tokens, usage.cached_tokens, usage.completion_tokens), (12, 8, 7));

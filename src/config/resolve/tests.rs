@@ -82,7 +82,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
 
 #[test]
 fn keys_that_nothing_enforces_yet_are_unknown() {
-    assert!(problems("[upstreams.x]\n").iter().all(|problem| problem.contains("unknown key")));
+    assert!(problems_beside_valid("[models.m.rules]\n").iter().all(|problem| problem.contains("unknown key")));
 }
 
 #[test]
@@ -443,5 +443,66 @@ http2 = { max_streams = 9, ping = "3s" }
         let key = wrong.split(' ').next().unwrap();
         let found = problems(&format!("[server]\n{wrong}\n"));
         assert!(found[0].contains(&format!("server.{key}: ")), "{wrong}: {found:?}");
+    }
+}
+
+const REMOTE: &str = r#"
+[upstreams.far]
+url = "https://[::1]:8000/api/v1/"
+[models.remote]
+tokenizer = "a"
+variants.v = { backends = ["a", "far"] }
+"#;
+
+#[test]
+fn an_upstream_has_defaults_for_all_but_its_address() {
+    let config = parse(&format!("{VALID}{REMOTE}")).unwrap();
+    let far = &config.upstreams["far"];
+    assert_eq!(far.url.to_string(), "https://[::1]:8000/api/v1");
+    assert_eq!((far.url.is_secure(), far.url.host(), far.url.port()), (true, "::1", 8000));
+    assert_eq!(far.url.path("/completions").unwrap(), "/api/v1/completions");
+    assert_eq!(far.health.path, "/api/v1/models");
+    assert_eq!((far.retries.attempts.get(), far.timeouts.idle.as_secs(), far.max_connections.get()), (2, 60, 1024));
+    assert_eq!(config.models["remote"].tokenizer, Some(crate::config::Tokenizer::Shard("a".into())));
+
+    let all = r#"
+url = "http://h"
+api_key = "${TOKEN}"
+model = "m"
+context = 7
+timeouts = { connect = "1s", first_token = "2s", idle = "3s" }
+max_connections = 4
+health = { path = "/health", interval = "5s" }
+retries = { attempts = 1, time = "6s" }
+tls.ca = "roots.pem"
+"#;
+    let text = format!("{VALID}{}", REMOTE.replace("url = \"https://[::1]:8000/api/v1/\"", all).replace("\"a\"\n", "\"file:t.gguf\"\n"));
+    let config = parse(&text).unwrap();
+    let far = &config.upstreams["far"];
+    assert_eq!(far.url.port(), 80);
+    assert_eq!(far.api_key.as_ref().map(crate::config::Secret::expose), Some("s3cret"));
+    assert_eq!((far.health.path.as_str(), far.tls.ca.as_deref()), ("/health", Some(Path::new("conf/roots.pem"))));
+    assert_eq!(config.models["remote"].tokenizer, Some(crate::config::Tokenizer::Weights(Weights::File("conf/t.gguf".into()))));
+    assert!(!format!("{config:?}{}", serde_json::to_string(&config).unwrap()).contains("s3cret"));
+}
+
+#[test]
+fn what_is_wrong_with_an_upstream_is_refused_where_it_is() {
+    for (right, wrong, message) in [
+        ("https://[::1]:8000/api/v1/", "10.0.0.5:8000", "upstreams.far.url: write an address"),
+        ("https://[::1]:8000/api/v1/", "http://me:secret@h/v1", "upstreams.far.url: write an address"),
+        ("https://[::1]:8000/api/v1/", "http://h/v1?key=secret", "upstreams.far.url: write an address"),
+        ("url = \"https://[::1]:8000/api/v1/\"", "model = \"m\"", "upstreams.far.url: this key is missing"),
+        ("[models", "timeouts.idle = \"0s\"\n[models", "upstreams.far.timeouts.idle: this has to be longer"),
+        ("[models", "health.path = \"health\"\n[models", "upstreams.far.health.path: write a path"),
+        ("[models", "max_connections = 0\n[models", "upstreams.far.max_connections: "),
+        ("upstreams.far", "upstreams.a", "upstreams.a: a shard has this name already"),
+        ("\"far\"", "\"fr\"", "there is no shard or upstream `fr`; did you mean `far`?"),
+        (", \"far\"", "", "upstreams.far: no model has this upstream among its backends"),
+        ("tokenizer = \"a\"", "tokenizer = \"b\"", "models.remote.tokenizer: `b` is neither a shard nor a source of weights"),
+    ] {
+        let found = problems_beside_valid(&REMOTE.replacen(right, wrong, 1));
+        assert!(found.iter().any(|problem| problem.contains(message)), "{wrong}: {found:?}");
+        assert!(!found.join("").contains("secret"), "{found:?}");
     }
 }

@@ -25,11 +25,7 @@ const ATTEMPTS: NonZeroU32 = NonZeroU32::new(2).expect("2 isn't 0");
 const RETRY_TIME: Duration = Duration::from_secs(10);
 
 impl Resolver<'_> {
-    pub(super) fn upstreams(
-        &mut self,
-        raw: Named<raw::Upstream>,
-        shards: &BTreeMap<Name, Arc<Shard>>,
-    ) -> BTreeMap<Name, Arc<Upstream>> {
+    pub(super) fn upstreams(&mut self, raw: Named<raw::Upstream>, shards: &BTreeMap<Name, Arc<Shard>>) -> BTreeMap<Name, Arc<Upstream>> {
         let mut upstreams = BTreeMap::new();
         for (name, raw) in raw {
             let path = join("upstreams", name.get_ref().as_str());
