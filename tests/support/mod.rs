@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part of this")]
 
+pub(crate) mod bad_upstream;
 pub(crate) mod client;
 pub(crate) mod edge;
 pub(crate) mod fake;
