@@ -71,8 +71,8 @@ pub struct Prompt {
     pub ids: Arc<[TokenId]>,
     /// The tokenizer that made them, where one did.
     pub tokenizer: Option<Digest>,
-    /// A completion's prompt as the client wrote it, for backends that have a tokenizer of their own. `None` for messages
-    /// and for prompts that came as ids.
+    /// A completion's prompt as the client wrote it, to be said again or for backends with a tokenizer of their own. `None`
+    /// for messages and for prompts that came as ids.
     pub text: Option<Arc<str>>,
     /// How many tokens it has: exactly, or at most.
     pub tokens: u32,

@@ -137,7 +137,7 @@ impl Asked {
                 Ok((messages, vec![prompt(ids, "messages", text)?]))
             }
             Asked::Completion(prompts) => {
-                let encode = |one: String, path: &str| encode(one, path, text, served);
+                let encode = |one: String, path: &str| encode(one, path, text, limit(served));
                 let prompts = match prompts {
                     Prompts::Text(one) => vec![encode(one, "prompt")?],
                     Prompts::Texts(many) => listed(many, encode)?,
@@ -177,10 +177,10 @@ fn listed<T>(many: Vec<T>, each: impl Fn(T, &str) -> Result<Prompt, Error>) -> R
     many.into_iter().enumerate().map(|(index, one)| each(one, &format!("prompt[{index}]"))).collect()
 }
 
-fn encode(one: String, path: &str, text: &Text, served: &Served) -> Result<Prompt, Error> {
-    may_fit(Kind::Completion, one.len(), text, limit(served))?;
+fn encode(one: String, path: &str, text: &Text, limit: u64) -> Result<Prompt, Error> {
+    may_fit(Kind::Completion, one.len(), text, limit)?;
     let prompt = prompt(text.encode(&one), path, text)?;
-    Ok(Prompt { text: (!served.token_ids).then(|| one.into()), ..prompt }) // only remote servers read it again
+    Ok(Prompt { text: Some(one.into()), ..prompt })
 }
 
 fn check_bias(generation: &Generation, text: &Text) -> Result<(), Error> {

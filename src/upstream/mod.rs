@@ -13,14 +13,14 @@ mod breaker;
 mod checks;
 mod connect;
 mod failure;
+mod handle;
 mod pool;
 mod recent;
 mod refusal;
 mod remote;
 mod request;
 mod said;
-mod upstream;
 
 pub use checks::Upstreams;
 pub use failure::UpstreamError;
-pub use upstream::Upstream;
+pub use handle::Upstream;

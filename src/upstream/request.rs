@@ -10,6 +10,7 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// What every message to one remote has.
 pub(super) struct Endpoints {
@@ -42,6 +43,29 @@ struct Body<'a> {
     seed: i64,
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     stop: &'a [String],
+    #[serde(flatten)]
+    shaping: Shaping,
+}
+
+/// What not every server knows is only sent where it is asked for.
+#[derive(Serialize)]
+struct Shaping {
+    #[serde(skip_serializing_if = "is_zero")]
+    min_tokens: u32,
+    #[serde(skip_serializing_if = "is_zero")]
+    top_k: u32,
+    #[serde(skip_serializing_if = "is_default::<0>")]
+    min_p: f32,
+    #[serde(skip_serializing_if = "is_default::<1>")]
+    repetition_penalty: f32,
+    #[serde(skip_serializing_if = "is_default::<0>")]
+    frequency_penalty: f32,
+    #[serde(skip_serializing_if = "is_default::<0>")]
+    presence_penalty: f32,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    logit_bias: BTreeMap<TokenId, f32>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    ignore_eos: bool,
 }
 
 #[derive(Serialize)]
@@ -156,7 +180,7 @@ pub(super) fn kind(call: &Call) -> Kind {
 
 impl<'a> Body<'a> {
     fn of(call: &'a Call, model: &'a str) -> Self {
-        let call::Sampling { n, max_tokens, temperature, top_p, seed, ref stop } = *call.sampling;
+        let call::Sampling { n, max_tokens, temperature, top_p, seed, ref stop, .. } = *call.sampling;
         Self {
             model,
             input: match kind(call) {
@@ -171,8 +195,26 @@ impl<'a> Body<'a> {
             n,
             seed: seed.cast_signed(),
             stop,
+            shaping: Shaping::of(&call.sampling),
         }
     }
+}
+
+impl Shaping {
+    fn of(sampling: &call::Sampling) -> Self {
+        let call::Sampling { min_tokens, top_k, min_p, ignore_eos, .. } = *sampling;
+        let call::Sampling { repetition_penalty, frequency_penalty, presence_penalty, ref logit_bias, .. } = *sampling;
+        let logit_bias = logit_bias.iter().copied().collect();
+        Self { min_tokens, top_k, min_p, repetition_penalty, frequency_penalty, presence_penalty, logit_bias, ignore_eos }
+    }
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_default<const DEFAULT: i8>(number: &f32) -> bool {
+    *number == f32::from(DEFAULT)
 }
 
 impl<'a> Turn<'a> {

@@ -75,7 +75,7 @@ impl Said {
         if !text.is_empty() {
             self.begun = true;
             self.pieces += 1;
-            self.events.push_back(Event::Text { choice, text, ids: Vec::new() });
+            self.events.push_back(Event::Text { choice, text, ids: Vec::new(), logprobs: Vec::new() });
         }
         if let Some(reason) = finish.filter(|reason| !reason.is_empty()) {
             self.begun = true;

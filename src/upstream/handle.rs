@@ -45,6 +45,13 @@ impl Backend for Upstream {
     }
 
     fn supports(&self, call: &Call) -> Result<(), Error> {
+        // Remote text comes without the tokens behind it.
+        for (wanted, param) in [(call.sampling.echo, "echo"), (call.sampling.logprobs.is_some(), "logprobs")] {
+            if wanted {
+                let message = format!("'{param}' isn't supported for this model: a remote server answers. Leave it out.");
+                return Err(Error::Unsupported { param: param.to_owned(), message });
+            }
+        }
         let Some(limit) = self.remote.config.context.map(|context| u64::from(context.get())) else { return Ok(()) };
         let max_tokens = u64::from(call.sampling.max_tokens);
         // An upper bound refuses nothing: the remote counts.
