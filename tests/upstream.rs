@@ -350,7 +350,7 @@ async fn an_upstream_that_fails_again_and_again_is_left_alone_until_a_probe_work
     }
     assert_eq!(ask(&front).await.status, 503);
     assert_eq!(bad.requests().len(), 5);
-    bad.from_now_on(good());
+    bad.changes_to(good());
     while ask(&front).await.status != 200 {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }

@@ -71,7 +71,7 @@ impl BadUpstream {
     }
 
     /// From now on it does this.
-    pub(crate) fn from_now_on(&self, deed: Deed) {
+    pub(crate) fn changes_to(&self, deed: Deed) {
         *self.deeds.lock().expect("nothing panicked") = vec![deed];
     }
 
