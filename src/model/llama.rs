@@ -103,7 +103,7 @@ impl Shape {
         let need = |key: &'static str| -> Result<usize, LoadError> {
             let value = gguf.u64(key)?.ok_or(LoadError::Missing { key })?;
             match usize::try_from(value) {
-                Ok(value) if (1..=1 << 24).contains(&value) => Ok(value),
+                Ok(value) if (1..=most(key)).contains(&value) => Ok(value),
                 _ => Err(LoadError::Unsupported { what: key, value: value.to_string() }),
             }
         };
@@ -154,11 +154,11 @@ impl Shape {
 // === impl Llama ===
 
 impl Llama {
-    /// Packs the weights for the device, tensor by tensor; the file's pages are given back on the way.
+    /// Packs the weights for the device, tensor by tensor, for sequences of up to `positions` tokens; the file's pages are given back on the way.
     ///
     /// # Errors
     /// A tensor is missing, has another shape than the hyperparameters say, or isn't known.
-    pub fn load(gguf: &Gguf, shape: Shape, quantize: Quantize) -> Result<Self, LoadError> {
+    pub fn load(gguf: &Gguf, shape: Shape, positions: usize, quantize: Quantize) -> Result<Self, LoadError> {
         let mut source = Source { gguf, quantize, used: HashSet::new() };
         let (d, q, kv, ff) = (shape.embedding, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.feed_forward);
         let embedding = source.matrix("token_embd.weight", shape.vocabulary, d, None)?;
@@ -187,7 +187,7 @@ impl Llama {
         };
         let factors: Vec<f32> = factors.iter().map(|factor| factor * shape.rope_scale).collect();
         source.check_all_used()?;
-        let rope = RopeTable::new(shape.head_dim, shape.rope_base, Some(&factors), shape.context);
+        let rope = RopeTable::new(shape.head_dim, shape.rope_base, Some(&factors), positions);
         Ok(Self { shape, embedding, layers, norm, head, rope })
     }
 
@@ -240,6 +240,18 @@ impl Llama {
         turn.rms_norm(&a.projected, &self.norm, self.shape.epsilon, &mut a.normed);
         a.logits.resize(outputs.len() * self.shape.vocabulary, 0.0);
         turn.matmul(&a.normed, self.head.as_ref().unwrap_or(&self.embedding), &mut a.scratch, &mut a.logits);
+    }
+}
+
+/// The most that a hyperparameter may be: several times what the largest published models have, and little enough that no
+/// product of them overflows. A file that says more is broken.
+fn most(key: &str) -> usize {
+    match key {
+        "llama.block_count" | "llama.attention.head_count" | "llama.attention.head_count_kv" => 1 << 10,
+        "llama.attention.key_length" | "llama.rope.dimension_count" => 1 << 10,
+        "llama.embedding_length" => 1 << 17,
+        "llama.feed_forward_length" => 1 << 20,
+        _ => 1 << 24,
     }
 }
 

@@ -111,9 +111,12 @@ pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>) -> Result<
     let shape = Shape::read(&gguf)?;
     let text = text(&gguf)?;
     let (kv, limits) = kv_cache(shard, &shape)?;
-    let memory = weight_bytes(&gguf, shard.quantize) + kv.bytes_per_block() * kv.blocks as u64;
+    // No sequence is longer than the whole pool.
+    let positions = shape.context.min(kv.blocks * kv.block_tokens);
+    let rope = positions as u64 * shape.head_dim as u64 * size_of::<f32>() as u64;
+    let memory = weight_bytes(&gguf, shard.quantize) + kv.bytes_per_block() * kv.blocks as u64 + rope;
     let reserved = device.reserve(memory, shard.name.as_str())?;
-    let llama = Llama::load(&gguf, shape, shard.quantize)?;
+    let llama = Llama::load(&gguf, shape, positions, shard.quantize)?;
     Ok(Loaded { text, limits, digest: digest(&gguf, shard), device: device.clone(), llama, kv, reserved })
 }
 
