@@ -7,16 +7,18 @@ mod support;
 use http::Request;
 use http_body_util::Full;
 use roundhouse::admin::{Admin, ConfigStatus, Control, Reloaded, Status};
-use roundhouse::config::{Config, Secret};
+use roundhouse::clock::Clock;
+use roundhouse::config::{Config, Ledger, Secret};
 use roundhouse::gateway::listener::bind;
 use roundhouse::metrics::{Metrics, Served};
+use roundhouse::tenant::{Credentials, Keys};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use support::edge::{Answer, connect};
 
 /// A server without anything behind it.
-struct Nothing(Arc<Config>);
+struct Nothing(Arc<Config>, Arc<Keys>);
 
 impl Control for Nothing {
     fn config(&self) -> Arc<Config> {
@@ -36,6 +38,10 @@ impl Control for Nothing {
         }
     }
 
+    fn keys(&self) -> Arc<Keys> {
+        self.1.clone()
+    }
+
     fn reload(&self) -> Result<Reloaded, String> {
         Err("line 3 is wrong".to_owned())
     }
@@ -47,7 +53,10 @@ fn start(token: Option<&str>) -> Admin {
     let socket = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).unwrap().pop().unwrap();
     let mut config = Config::default();
     config.admin.token = token.map(|token| Secret::new(token.to_owned()));
-    Admin::open(socket, None, metrics, Arc::new(Nothing(Arc::new(config)))).unwrap()
+    config.store.ledger = Ledger::Off;
+    let config = Arc::new(config);
+    let keys = Keys::new(config.clone(), &Credentials::open(&config.store, Clock::system()).unwrap());
+    Admin::open(socket, None, metrics, Arc::new(Nothing(config, Arc::new(keys)))).unwrap()
 }
 
 async fn ask(admin: &Admin, method: &str, path: &str, token: Option<&str>) -> Answer {

@@ -2,6 +2,7 @@
 
 use crate::backend::State;
 use crate::config::{Config, Name};
+use crate::tenant::Keys;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,6 +11,9 @@ use std::sync::Arc;
 pub trait Control: Send + Sync {
     /// The configuration that new requests get.
     fn config(&self) -> Arc<Config>;
+
+    /// Who may come in under it.
+    fn keys(&self) -> Arc<Keys>;
 
     /// How everything stands now.
     fn status(&self) -> Status;

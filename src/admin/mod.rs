@@ -1,6 +1,7 @@
-//! The operators' port: metrics, health, status and reload, never on the public port.
+//! The operators' port: metrics, health, status, keys and reload, never on the public port.
 
 mod control;
+mod keys;
 mod page;
 
 use crate::gateway::listener::{Opening, Port};
@@ -35,12 +36,12 @@ impl Admin {
     pub fn open(socket: TcpListener, tls: Option<Arc<Tls>>, metrics: Metrics, control: Arc<dyn Control>) -> io::Result<Self> {
         let shown = metrics.clone();
         let current = control.clone();
-        let answer = move |http: Request<_>, _| {
+        let answer = move |http: Request<hyper::body::Incoming>, _| {
             let page = Page::find(&http, control.config().admin.token.as_ref());
             let (shown, control) = (shown.clone(), control.clone());
             async move {
                 match page {
-                    Ok(page) => page.answer(&shown, control).await,
+                    Ok(page) => page.answer(http, &shown, control).await,
                     Err(error) => respond::error(&error),
                 }
             }

@@ -1,24 +1,34 @@
 //! What operators can ask for, and the answers.
 
-use super::Control;
+use super::{Control, keys};
 use crate::call::Error;
-use crate::config::Secret;
-use crate::gateway::{Body, respond};
+use crate::config::{Name, Secret};
+use crate::gateway::{Body, decoded, respond};
 use crate::metrics::Metrics;
+use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, header};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// What can be asked for.
-#[derive(Clone, Copy)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Page {
     Live,
     Metrics,
     Status,
     Reload,
+    Keys,
+    NewKey,
+    /// Of this tenant, the key of this name.
+    RevokeKey(Name, Name),
+    /// Likewise.
+    RotateKey(Name, Name),
 }
 
 const READ: &str = "GET, HEAD";
 const ACT: &str = "POST";
+const BOTH: &str = "GET, HEAD, POST";
+const KEY: &str = "/admin/v1/keys/";
 
 // === impl Page ===
 
@@ -26,14 +36,20 @@ impl Page {
     /// What a request asks for; all but health only with the `token`, where there is one.
     pub(super) fn find<B>(http: &Request<B>, token: Option<&Secret>) -> Result<Self, Error> {
         let (method, path) = (http.method(), http.uri().path());
+        let reads = method == Method::GET || method == Method::HEAD;
         let (page, allow) = match path {
             "/health" | "/livez" => (Page::Live, READ),
             "/metrics" => (Page::Metrics, READ),
             "/admin/v1/status" => (Page::Status, READ),
             "/admin/v1/reload" => (Page::Reload, ACT),
-            _ => return Err(Error::UnknownUrl { method: method.to_string(), path: path.to_owned() }),
+            "/admin/v1/keys" if reads => (Page::Keys, BOTH),
+            "/admin/v1/keys" => (Page::NewKey, BOTH),
+            _ => match path.strip_prefix(KEY).and_then(Self::of_key) {
+                Some(page) => (page, ACT),
+                None => return Err(Error::UnknownUrl { method: method.to_string(), path: path.to_owned() }),
+            },
         };
-        let right = if allow == ACT { method == Method::POST } else { method == Method::GET || method == Method::HEAD };
+        let right = if reads { allow != ACT } else { method == Method::POST && allow != READ };
         if !right {
             return Err(Error::MethodNotAllowed { method: method.to_string(), path: path.to_owned(), allow });
         }
@@ -41,20 +57,45 @@ impl Page {
         if known || matches!(page, Page::Live) { Ok(page) } else { Err(Error::Unauthenticated { shown: None }) }
     }
 
-    pub(super) async fn answer(self, metrics: &Metrics, control: Arc<dyn Control>) -> Response<Body> {
-        match self {
-            Page::Live => respond::live(),
-            Page::Metrics => respond::text(metrics.render()),
-            Page::Status => respond::json(&control.status()),
-            // A reload reads files and a database.
-            Page::Reload => match tokio::task::spawn_blocking(move || control.reload()).await {
-                Ok(Ok(reloaded)) => respond::json(&reloaded),
-                Ok(Err(message)) => respond::error(&Error::Invalid { param: None, message }),
-                Err(error) => {
-                    tracing::error!(%error, "a reload panicked");
-                    respond::error(&Error::Internal)
-                }
-            },
+    /// `TENANT/NAME/DEED`, each part escaped as paths are.
+    fn of_key(path: &str) -> Option<Self> {
+        let mut parts = path.split('/');
+        let (tenant, name, deed) = (parts.next()?, parts.next()?, parts.next()?);
+        let (tenant, name) = (Name::from(decoded(tenant)), Name::from(decoded(name)));
+        match (deed, parts.next()) {
+            ("revoke", None) => Some(Page::RevokeKey(tenant, name)),
+            ("rotate", None) => Some(Page::RotateKey(tenant, name)),
+            _ => None,
+        }
+    }
+
+    pub(super) async fn answer<B>(self, http: Request<B>, metrics: &Metrics, control: Arc<dyn Control>) -> Response<Body>
+    where
+        B: http_body::Body<Data = Bytes, Error: Display>,
+    {
+        let time = control.config().server.body_timeout;
+        let answer = match self {
+            Page::Live => Ok(respond::live()),
+            Page::Metrics => Ok(respond::text(metrics.render())),
+            Page::Status => Ok(respond::json(&control.status())),
+            Page::Reload => reload(control).await,
+            Page::Keys => Ok(keys::list(&control.keys(), http.uri().query())),
+            Page::NewKey => keys::make(&control.keys(), http, time).await,
+            Page::RevokeKey(tenant, name) => keys::revoke(&control.keys(), &tenant, &name, http.headers()).await,
+            Page::RotateKey(tenant, name) => keys::rotate(&control.keys(), &tenant, &name, http, time).await,
+        };
+        answer.unwrap_or_else(|error| respond::error(&error))
+    }
+}
+
+/// A reload reads files and a database.
+async fn reload(control: Arc<dyn Control>) -> Result<Response<Body>, Error> {
+    match tokio::task::spawn_blocking(move || control.reload()).await {
+        Ok(Ok(reloaded)) => Ok(respond::json(&reloaded)),
+        Ok(Err(message)) => Err(Error::Invalid { param: None, message }),
+        Err(error) => {
+            tracing::error!(%error, "a reload panicked");
+            Err(Error::Internal)
         }
     }
 }
@@ -62,4 +103,31 @@ impl Page {
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.as_bytes().split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}
+
+#[cfg(test)]
+mod tests {
+    #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+    use super::*;
+
+    fn find(method: &str, path: &str) -> Result<Page, Error> {
+        Page::find(&Request::builder().method(method).uri(path).body(()).unwrap(), None)
+    }
+
+    #[test]
+    fn keys_are_named_in_paths_with_what_a_path_may_not_hold_escaped() {
+        assert_eq!(find("POST", "/admin/v1/keys/acme/team%2Fci/revoke"), Ok(Page::RevokeKey("acme".into(), "team/ci".into())));
+        assert_eq!(find("POST", "/admin/v1/keys/acme/ci/rotate"), Ok(Page::RotateKey("acme".into(), "ci".into())));
+        assert_eq!(find("HEAD", "/admin/v1/keys?tenant=acme"), Ok(Page::Keys));
+        assert_eq!(find("POST", "/admin/v1/keys"), Ok(Page::NewKey));
+        for path in ["/admin/v1/keys/", "/admin/v1/keys/acme/ci", "/admin/v1/keys/acme/ci/delete", "/admin/v1/keys/a/b/c/revoke"] {
+            assert!(matches!(find("POST", path), Err(Error::UnknownUrl { .. })), "{path}");
+        }
+        for (method, path, right) in
+            [("POST", "/metrics", READ), ("DELETE", "/admin/v1/keys", BOTH), ("GET", "/admin/v1/keys/acme/ci/rotate", ACT)]
+        {
+            assert!(matches!(find(method, path), Err(Error::MethodNotAllowed { allow, .. }) if allow == right), "{path}");
+        }
+    }
 }

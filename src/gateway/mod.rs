@@ -4,7 +4,7 @@ mod body;
 pub mod listener;
 mod paths;
 mod prepare;
-mod read;
+pub mod read;
 pub mod respond;
 pub mod stack;
 mod stream;
@@ -21,6 +21,7 @@ use std::time::Duration;
 use tls::Tls;
 
 pub use body::Body;
+pub use paths::decoded;
 pub use prepare::Served;
 pub use stack::{Parts, Stack};
 

@@ -66,7 +66,7 @@ impl Endpoint {
 
 /// A path segment with its `%XX` resolved: names of models may hold what paths may not. One that isn't well-formed
 /// stays as it is, and names no model.
-fn decoded(segment: &str) -> String {
+pub fn decoded(segment: &str) -> String {
     let mut bytes = Vec::with_capacity(segment.len());
     let mut rest = segment.as_bytes();
     while let Some((&first, after)) = rest.split_first() {

@@ -14,7 +14,10 @@ use std::time::Duration;
 const DROPPED: u64 = 64 << 20;
 
 /// Refuses bodies that don't say they are JSON.
-pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
+///
+/// # Errors
+/// `NotJson`.
+pub fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
     let found = headers.get(header::CONTENT_TYPE).map(|value| String::from_utf8_lossy(value.as_bytes()));
     let essence = found.as_deref().unwrap_or_default().split(';').next().unwrap_or_default().trim();
     let (family, kind) = essence.split_once('/').unwrap_or_default();
@@ -27,7 +30,7 @@ pub(super) fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
 ///
 /// # Errors
 /// `BodyTooLarge` over `limit` bytes; `BodyTimeout` where it takes longer than `time`; `Invalid` where it breaks off.
-pub(super) async fn body<B>(headers: &HeaderMap, body: B, limit: u64, time: Duration) -> Result<Bytes, Error>
+pub async fn body<B>(headers: &HeaderMap, body: B, limit: u64, time: Duration) -> Result<Bytes, Error>
 where
     B: Body<Data = Bytes, Error: Display>,
 {

@@ -44,6 +44,8 @@ pub struct Parts {
 pub struct Stack {
     /// That configuration.
     pub config: Arc<Config>,
+    /// Who may come in under it.
+    pub keys: Arc<Keys>,
     service: Boxed,
     backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
     pub(super) metrics: Metrics,
@@ -65,13 +67,13 @@ impl Stack {
         let service = ServiceBuilder::new()
             .layer(Trace::layer(metrics.clone(), clock.clone())) // outermost: logs and counts whatever happens below, to the last byte
             .layer(Respond::layer(look.clone())) // below trace, which reads its status; above all that can fail or panic
-            .layer(Authenticate::layer(keys)) // before the body is read: strangers cost us a header lookup
+            .layer(Authenticate::layer(keys.clone())) // before the body is read: strangers cost us a header lookup
             .layer(Translate::layer(catalog, &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
             .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
             .layer(Meter::layer(metrics.clone(), clock.clone(), config.billing.currency.clone())) // directly above the replies: sees every token once, whoever sent it
             .service(Router::new(backends.clone())); // picks the replica last, when everything about the call is known
-        Stack { config, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }
+        Stack { config, keys, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }
     }
 
     /// Answers one request. Health, unknown paths and wrong methods are answered here, before authentication.

@@ -5,12 +5,17 @@ use crate::admin::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantS
 use crate::backend::Backend;
 use crate::config::Config;
 use crate::model::source::shown;
+use crate::tenant::Keys;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
 impl Control for House {
     fn config(&self) -> Arc<Config> {
         self.stack.load().config.clone()
+    }
+
+    fn keys(&self) -> Arc<Keys> {
+        self.stack.load().keys.clone()
     }
 
     fn reload(&self) -> Result<Reloaded, String> {
