@@ -10,7 +10,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
-use roundhouse::config::{ClientAuth, Config, Tls};
+use roundhouse::config::{ClientAuth, Config, Tenant, Tls};
 use roundhouse::gateway;
 use roundhouse::gateway::tls::{Identity, TlsError};
 use roundhouse::roundhouse::{Listeners, StartError, start};
@@ -73,10 +73,16 @@ struct Secured {
 impl Secured {
     /// With `client_ca` clients need a certificate as `auth` says.
     fn start(client_ca: Option<&Authority>, auth: ClientAuth) -> Self {
+        Self::with(client_ca, auth, |_| {})
+    }
+
+    /// The same with other changes to its configuration.
+    fn with(client_ca: Option<&Authority>, auth: ClientAuth, change: impl FnOnce(&mut Config)) -> Self {
         let (folder, authority) = (tempfile::tempdir().unwrap(), Authority::new());
         write(folder.path(), &authority.sign("one.test"));
         let mut config = server::config();
         config.server.tls = Some(tls(folder.path(), client_ca, auth));
+        change(&mut config);
         Self { server: server::with(config, &mut Fakes(roundhouse::engine::fake::Fake::new)), _folder: folder, authority }
     }
 
@@ -124,9 +130,13 @@ fn completion(uri: &str) -> Request<Full<Bytes>> {
 
 /// Asks for a completion over HTTP/1.1 and reads what comes.
 async fn ask(stream: TlsStream<TcpStream>) -> hyper::Result<(u16, Value)> {
+    send(stream, completion("/v1/completions")).await
+}
+
+async fn send(stream: TlsStream<TcpStream>, request: Request<Full<Bytes>>) -> hyper::Result<(u16, Value)> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     tokio::spawn(connection);
-    let answer = sender.send_request(completion("/v1/completions")).await?;
+    let answer = sender.send_request(request).await?;
     assert_eq!(answer.version(), Version::HTTP_11);
     let status = answer.status().as_u16();
     Ok((status, serde_json::from_slice(&answer.into_body().collect().await?.to_bytes()).unwrap()))
@@ -174,6 +184,31 @@ async fn where_a_certificate_is_optional_a_wrong_one_is_still_refused() {
     let wrong = strangers.sign("ci.acme.example");
     if let Ok(stream) = secured.connect("one.test", &[], Some(&wrong)).await {
         assert!(ask(stream).await.is_err());
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_stands_for_its_tenant_unless_there_is_a_key() {
+    let clients = Authority::new();
+    let secured = Secured::with(Some(&clients), ClientAuth::Optional, |config| {
+        let build = Tenant { models: Some(Vec::new()), certificates: vec!["DNS:build.example".to_owned()], ..Tenant::new("build".into()) };
+        config.tenants.insert(build.name.clone(), Arc::new(build));
+    });
+    let (build, unknown) = (clients.sign("build.example"), clients.sign("unknown.example"));
+    let without_key = || {
+        let mut request = completion("/v1/completions");
+        request.headers_mut().remove("x-api-key");
+        request
+    };
+    // The tenant of the certificate may use no model; the key's may use all.
+    for (own, request, expected) in [
+        (Some(&build), without_key(), (404, "model_not_found")),
+        (Some(&unknown), without_key(), (401, "invalid_api_key")),
+        (None, without_key(), (401, "invalid_api_key")),
+        (Some(&build), completion("/v1/completions"), (200, "")),
+    ] {
+        let (status, answer) = send(secured.connect("one.test", &[], own).await.unwrap(), request).await.unwrap();
+        assert_eq!((status, answer["error"]["code"].as_str().unwrap_or_default()), expected);
     }
 }
 

@@ -11,6 +11,7 @@ pub(crate) mod python;
 pub(crate) mod server;
 pub(crate) mod tenants;
 pub(crate) mod tiny_model;
+pub(crate) mod tokens;
 
 use roundhouse::config::{Config, Environment, Isa, Shard};
 use roundhouse::cpu::Device;
