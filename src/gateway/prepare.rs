@@ -1,7 +1,7 @@
 //! From a request's JSON to a [`Call`]: which model, which tokens, how many more, drawn how. Pure but for its clock and
 //! its random seed, so that large requests can be prepared on another thread.
 
-use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts};
+use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts, StreamUsage};
 use crate::call::{Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
 use crate::config::{Class, Config, Model, Name, Prices, SamplingDefaults};
 use crate::tenant::Holder;
@@ -34,7 +34,7 @@ pub(super) struct Catalog {
 pub(super) struct Wanted {
     pub(super) kind: Kind,
     pub(super) stream: bool,
-    pub(super) include_usage: bool,
+    pub(super) usage: StreamUsage,
     pub(super) token_ids: bool,
     pub(super) choices: usize,
     pub(super) fingerprint: Arc<str>,
@@ -100,7 +100,7 @@ impl Catalog {
         let wanted = Wanted {
             kind,
             stream: generation.stream,
-            include_usage: generation.include_usage,
+            usage: generation.usage,
             token_ids: generation.return_token_ids,
             choices,
             fingerprint: self.fingerprints.get(&model.name).cloned().unwrap_or_default(),

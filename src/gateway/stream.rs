@@ -52,7 +52,7 @@ const FULL: usize = 16 << 10;
 
 /// An answer whose events are sent as they come.
 pub(super) fn events(reply: Reply, head: &Head, wanted: &Wanted, record: Record, clock: Clock) -> Response<Body> {
-    let chunks = Chunks::new(wanted.kind, head, wanted.choices, wanted.include_usage, wanted.token_ids);
+    let chunks = Chunks::new(wanted.kind, head, wanted.choices, wanted.usage, wanted.token_ids);
     respond::event_stream(Body::Events(Box::new(Events {
         state: State::Open(reply),
         chunks,

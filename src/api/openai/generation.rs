@@ -44,10 +44,22 @@ pub struct Generation {
     pub flex: bool,
     /// Whether events are sent as they come.
     pub stream: bool,
-    /// Whether a stream ends with its usage.
-    pub include_usage: bool,
+    /// Which chunks of a stream carry usage.
+    pub usage: StreamUsage,
     /// Whether choices and chunks carry the ids of their tokens.
     pub return_token_ids: bool,
+}
+
+/// Which chunks of a stream carry usage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StreamUsage {
+    /// None.
+    #[default]
+    Never,
+    /// One of its own, the last.
+    Last,
+    /// All, each with what was used so far: load tools ask for that.
+    Every,
 }
 
 const MOST_CHOICES: i64 = 128;
@@ -90,13 +102,13 @@ impl Generation {
             echo: false,
             flex: flex(fields)?,
             stream: fields.boolean("stream")?,
-            include_usage: false,
+            usage: StreamUsage::Never,
             return_token_ids: fields.boolean("return_token_ids")?,
         };
-        let include_usage = include_usage(fields, generation.stream, unknown)?;
+        let usage = stream_usage(fields, generation.stream, unknown)?;
         take_harmless(fields)?;
         take_not_built(fields)?;
-        Ok(Self { include_usage, ..generation })
+        Ok(Self { usage, ..generation })
     }
 
     /// Refuses to generate nothing, where nothing else is asked for.
@@ -192,16 +204,20 @@ fn listed_stop((index, text): (usize, Value)) -> Result<(String, String), Error>
     }
 }
 
-fn include_usage(fields: &mut Fields, stream: bool, unknown: UnknownParameters) -> Result<bool, Error> {
-    let Some(mut options) = fields.object("stream_options")? else { return Ok(false) };
+fn stream_usage(fields: &mut Fields, stream: bool, unknown: UnknownParameters) -> Result<StreamUsage, Error> {
+    let Some(mut options) = fields.object("stream_options")? else { return Ok(StreamUsage::Never) };
     if !stream {
         let message = "'stream_options' is only allowed when 'stream' is true. Leave it out: usage is part of every other answer.";
         return Err(invalid("stream_options".to_owned(), message.to_owned()));
     }
-    let include = options.boolean("include_usage")?;
+    let (include, every) = (options.boolean("include_usage")?, options.boolean("continuous_usage_stats")?);
     options.not_built("include_obfuscation", |value| value == false)?;
     options.finish(unknown)?;
-    Ok(include)
+    Ok(match (include, every) {
+        (false, _) => StreamUsage::Never, // as vLLM reads it: the one refines the other
+        (true, false) => StreamUsage::Last,
+        (true, true) => StreamUsage::Every,
+    })
 }
 
 /// Parameters that are taken and change nothing: they label the request at OpenAI's.

@@ -21,7 +21,7 @@ use std::sync::Arc;
 pub use chat::ChatRequest;
 pub use chunk::{Chunk, Counts, Piece, Remark};
 pub use completion::{CompletionRequest, Prompts};
-pub use generation::Generation;
+pub use generation::{Generation, StreamUsage};
 pub use models::{Model, ModelList};
 pub use stream::Chunks;
 pub use whole::Whole;

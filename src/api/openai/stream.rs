@@ -2,7 +2,7 @@
 
 use super::logprobs::{ChatLogprobs, TextLogprobs};
 use super::usage::UsageBody;
-use super::{Head, Kind};
+use super::{Head, Kind, StreamUsage};
 use crate::api::sse;
 use crate::call::{Event, Finish, TokenId, TokenLogprob, Usage};
 use crate::config::Prices;
@@ -14,7 +14,9 @@ pub struct Chunks {
     kind: Kind,
     /// `{"id":…,"system_fingerprint":…,"choices":[`
     open: Vec<u8>,
-    include_usage: bool,
+    usage: StreamUsage,
+    /// As far as it is known.
+    so_far: Usage,
     prices: Option<Prices>,
     token_ids: bool,
     /// Which choices have said their role.
@@ -57,14 +59,15 @@ struct TextChoice<'a> {
 
 impl Chunks {
     /// A writer for an answer of `choices` choices. `token_ids` adds the ids behind each chunk's text.
-    pub fn new(kind: Kind, head: &Head, choices: usize, include_usage: bool, token_ids: bool) -> Self {
+    pub fn new(kind: Kind, head: &Head, choices: usize, usage: StreamUsage, token_ids: bool) -> Self {
         let mut open = serde_json::to_vec(head).expect("invariant: plain strings and numbers are JSON");
         open.pop(); // the closing brace: choices follow
         open.extend_from_slice(b",\"choices\":[");
         Self {
             kind,
             open,
-            include_usage,
+            usage,
+            so_far: Usage::default(),
             prices: head.prices,
             token_ids,
             begun: vec![false; choices],
@@ -82,7 +85,10 @@ impl Chunks {
             {
                 false
             }
-            Event::Text { choice, text, ids, logprobs } => self.content(*choice, text, ids, logprobs, out),
+            Event::Text { choice, text, ids, logprobs } => {
+                self.so_far.completion_tokens += ids.len() as u32;
+                self.content(*choice, text, ids, logprobs, out)
+            }
             Event::Echo { choice, text, ids, logprobs } => self.content(*choice, text, ids, logprobs, out),
             Event::Finish { choice, reason } => {
                 self.begin(*choice, out);
@@ -90,7 +96,12 @@ impl Chunks {
                 self.running = self.running.saturating_sub(1);
                 false
             }
-            Event::Usage(_) => false,
+            Event::Usage(usage) => {
+                // The first one says nothing of the output yet.
+                let completion_tokens = usage.completion_tokens.max(self.so_far.completion_tokens);
+                self.so_far = Usage { completion_tokens, ..*usage };
+                false
+            }
         }
     }
 
@@ -101,7 +112,7 @@ impl Chunks {
 
     /// Appends what ends a complete answer: its usage, where wanted, and `[DONE]`.
     pub fn end(&self, usage: &Usage, out: &mut BytesMut) {
-        if self.include_usage {
+        if self.usage != StreamUsage::Never {
             sse::event(out, |out| {
                 out.extend_from_slice(&self.open);
                 out.extend_from_slice(b"],\"usage\":");
@@ -159,7 +170,15 @@ impl Chunks {
         sse::event(out, |out| {
             out.extend_from_slice(&self.open);
             json(choice, out);
-            out.extend_from_slice(if self.include_usage { b"],\"usage\":null}" } else { b"]}" });
+            match self.usage {
+                StreamUsage::Never => out.extend_from_slice(b"]}"),
+                StreamUsage::Last => out.extend_from_slice(b"],\"usage\":null}"),
+                StreamUsage::Every => {
+                    out.extend_from_slice(b"],\"usage\":");
+                    json(&UsageBody::new(&self.so_far, self.prices.as_ref()), out);
+                    out.extend_from_slice(b"}");
+                }
+            }
         });
     }
 }

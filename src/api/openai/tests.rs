@@ -165,7 +165,7 @@ fn a_chat_request_is_understood_in_full() {
         stop: vec!["END".into()],
         n: 3,
         stream: true,
-        include_usage: true,
+        usage: StreamUsage::Last,
         return_token_ids: true,
         ..Generation::default()
     };
@@ -218,7 +218,8 @@ fn log_probabilities_have_the_shape_of_their_endpoint_streamed_and_not() {
         Event::Finish { choice: 0, reason: Finish::Length },
     ];
     let all = |kind| {
-        let (mut whole, mut chunks, mut out) = (Whole::new(kind, 1, false), Chunks::new(kind, &head(), 1, false, false), BytesMut::new());
+        let (mut whole, mut chunks, mut out) =
+            (Whole::new(kind, 1, false), Chunks::new(kind, &head(), 1, StreamUsage::Never, false), BytesMut::new());
         for event in &events {
             chunks.write(event, &mut out);
             whole.push(event.clone());
@@ -311,7 +312,7 @@ const USAGE: Usage = Usage { prompt_tokens: 3, cached_tokens: 2, completion_toke
 
 #[test]
 fn a_chat_stream_reads_to_the_byte_as_documented() {
-    let mut chunks = Chunks::new(Kind::Chat, &head(), 1, true, false);
+    let mut chunks = Chunks::new(Kind::Chat, &head(), 1, StreamUsage::Last, false);
     let mut out = BytesMut::new();
     assert!(!chunks.write(&text(0, "", &[5]), &mut out));
     assert!(chunks.write(&text(0, "Hi\n", &[6]), &mut out));
@@ -344,14 +345,27 @@ fn usage_says_what_an_answer_cost_where_its_model_has_prices() {
     // 40 × 50 + 60 × 10 + 7 × 200 nano-units.
     assert_eq!((&whole["usage"]["cost"], &whole["usage"]["device_ms"]), (&json!("0.000004"), &json!(12.345)));
     let mut out = BytesMut::new();
-    Chunks::new(Kind::Chat, &head, 1, true, false).end(&usage, &mut out);
+    Chunks::new(Kind::Chat, &head, 1, StreamUsage::Last, false).end(&usage, &mut out);
     assert_eq!(events(&out)[0]["usage"], whole["usage"]);
+}
+
+#[test]
+fn every_chunk_says_what_was_used_so_far_where_that_is_asked_for() {
+    let mut out = BytesMut::new();
+    let mut chunks = Chunks::new(Kind::Completion, &head(), 1, StreamUsage::Every, false);
+    chunks.write(&Event::Usage(Usage { prompt_tokens: 3, ..Usage::default() }), &mut out);
+    chunks.write(&text(0, "a", &[5]), &mut out);
+    chunks.write(&text(0, "b", &[6, 7]), &mut out);
+    chunks.end(&USAGE, &mut out);
+    let counts: Vec<_> = events(&out).iter().map(|event| event["usage"]["completion_tokens"].clone()).collect();
+    assert_eq!(counts, [json!(1), json!(3), json!(1)]);
+    assert_eq!(events(&out)[0]["usage"]["prompt_tokens"], 3);
 }
 
 #[test]
 fn a_stream_shows_token_ids_only_where_asked_for() {
     let mut out = BytesMut::new();
-    let mut chunks = Chunks::new(Kind::Completion, &head(), 2, false, true);
+    let mut chunks = Chunks::new(Kind::Completion, &head(), 2, StreamUsage::Never, true);
     chunks.write(&text(1, "", &[5]), &mut out);
     chunks.write(&text(1, "ab", &[6, 7]), &mut out);
     let read: Vec<Value> = events(&out);
@@ -390,7 +404,7 @@ proptest! {
     #[test]
     fn deltas_joined_are_the_whole_text_whatever_it_holds(pieces in prop::collection::vec((0u32..3, ".{0,12}|[\r\n\u{2028}\"\\\\:]{1,4}"), 0..40)) {
         for kind in [Kind::Chat, Kind::Completion] {
-            let mut chunks = Chunks::new(kind, &head(), 3, false, false);
+            let mut chunks = Chunks::new(kind, &head(), 3, StreamUsage::Never, false);
             let mut whole = Whole::new(kind, 3, false);
             let mut out = BytesMut::new();
             for (choice, piece) in &pieces {

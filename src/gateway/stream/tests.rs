@@ -15,7 +15,7 @@ fn wanted() -> Wanted {
     Wanted {
         kind: Kind::Completion,
         stream: true,
-        include_usage: false,
+        usage: crate::api::openai::StreamUsage::Never,
         token_ids: false,
         choices: 1,
         fingerprint: "fp".into(),
