@@ -21,7 +21,7 @@
 //! 1. A connection's thread reads a head and asks the current [`gateway::Stack`] for an answer; the request keeps that
 //!    stack, and so one configuration, to its end.
 //! 2. [`layer::Trace`] has made a [`call::Record`], which collects what the log line, the headers and the metrics need.
-//! 3. [`layer::Authenticate`] finds the tenant by the key's hash in [`tenant::Keys`].
+//! 3. [`layer::Authenticate`] finds the tenant in [`tenant::Keys`], by the key's hash, a token or a certificate.
 //! 4. `translate` reads the body, renders and tokenizes it with the model's [`text::Text`], and makes a [`call::Call`]: HTTP
 //!    ends here.
 //! 5. [`route::Choose`] sets the variant and its replicas.

@@ -1,6 +1,7 @@
 //! The real binary in a process of its own.
 
 use super::tenants::Place;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::process::{Child, ChildStderr, ChildStdout, Command, ExitStatus, Stdio};
@@ -10,7 +11,8 @@ pub(crate) struct Process {
     pub(crate) child: Child,
     pub(crate) address: SocketAddr,
     pub(crate) admin: SocketAddr,
-    _out: BufReader<ChildStdout>,
+    /// What it still prints.
+    pub(crate) out: BufReader<ChildStdout>,
 }
 
 // === impl Process ===
@@ -18,22 +20,28 @@ pub(crate) struct Process {
 impl Process {
     /// Starts it and waits until it serves.
     pub(crate) fn start(place: &Place) -> Self {
-        Self::spawn(place, Stdio::null())
+        Self::spawn(place, Stdio::null(), &[])
     }
 
     /// As [`start`](Self::start); what it logs can be read.
     pub(crate) fn with_log(place: &Place) -> (Self, ChildStderr) {
-        let mut process = Self::spawn(place, Stdio::piped());
+        let mut process = Self::spawn(place, Stdio::piped(), &[]);
         let log = process.child.stderr.take().expect("its log is piped");
         (process, log)
     }
 
-    fn spawn(place: &Place, log: Stdio) -> Self {
+    /// As [`start`](Self::start), with these environment variables; all it logs goes to a file.
+    pub(crate) fn with_log_file(place: &Place, log: File, variables: &[(&str, &str)]) -> Self {
+        Self::spawn(place, log.into(), variables)
+    }
+
+    fn spawn(place: &Place, log: Stdio, variables: &[(&str, &str)]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_roundhouse"))
             .args(["serve", "--config"])
             .arg(place.file())
             .stdout(Stdio::piped())
             .stderr(log)
+            .envs(variables.iter().copied())
             .spawn()
             .expect("the binary starts");
         let mut out = BufReader::new(child.stdout.take().expect("its output is piped"));
@@ -44,7 +52,7 @@ impl Process {
             address.and_then(|address| address.parse().ok()).unwrap_or_else(|| panic!("no address: {line}"))
         };
         let (public, admin) = (address(), address());
-        Self { child, address: public, admin, _out: out }
+        Self { child, address: public, admin, out }
     }
 
     pub(crate) fn kill(&mut self) {

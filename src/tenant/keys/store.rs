@@ -54,7 +54,7 @@ impl KeyStore {
     /// # Errors
     /// It can't be opened.
     pub(super) fn open(store: &config::Store, clock: Clock) -> Result<Option<Self>, LedgerError> {
-        let Some(place) = Place::of(store)? else { return Ok(None) };
+        let Some(place) = Place::of(store)?.map(Place::durable) else { return Ok(None) };
         let entries = Arc::new(ArcSwap::from_pointee(Entries::new()));
         let (commands, receiver) = mpsc::unbounded_channel();
         let (opened, wait) = channel();

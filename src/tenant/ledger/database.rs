@@ -81,6 +81,11 @@ impl Place {
         Ok(Some(Self { url, kind, durability: store.durability, replica: i64::from_le_bytes(random) >> 1 }))
     }
 
+    /// The same, where what is committed outlives a loss of power too, whatever bills do.
+    pub(in crate::tenant) fn durable(self) -> Self {
+        Self { durability: Durability::Fsync, ..self }
+    }
+
     /// Replicas that start together make their tables one after the other.
     pub(in crate::tenant) async fn take_turns(&self, transaction: &mut Transaction<'_, Any>) -> Result<(), sqlx::Error> {
         if self.kind == Kind::Postgres {
