@@ -7,11 +7,10 @@ mod support;
 use http::Request;
 use http_body_util::Full;
 use roundhouse::admin::{Admin, ConfigStatus, Control, Reloaded, Status};
-use roundhouse::clock::Clock;
 use roundhouse::config::{Config, Ledger, Secret};
 use roundhouse::gateway::listener::bind;
 use roundhouse::metrics::{Metrics, Served};
-use roundhouse::tenant::{Credentials, Keys};
+use roundhouse::tenant::{Accounts, Credentials, Keys};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -38,6 +37,11 @@ impl Control for Nothing {
         }
     }
 
+    fn accounts(&self) -> Arc<Accounts> {
+        let store = roundhouse::config::Store { ledger: roundhouse::config::Ledger::Off, ..Default::default() };
+        Arc::new(Accounts::open(&store, roundhouse::clock::Clock::system()).unwrap())
+    }
+
     fn keys(&self) -> Arc<Keys> {
         self.1.clone()
     }
@@ -55,7 +59,7 @@ fn start(token: Option<&str>) -> Admin {
     config.admin.token = token.map(|token| Secret::new(token.to_owned()));
     config.store.ledger = Ledger::Off;
     let config = Arc::new(config);
-    let keys = Keys::new(config.clone(), &Credentials::open(&config.store, Clock::system()).unwrap());
+    let keys = Keys::new(config.clone(), &Credentials::open(&config.store, roundhouse::clock::Clock::system()).unwrap());
     Admin::open(socket, None, metrics, Arc::new(Nothing(config, Arc::new(keys)))).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use crate::backend::State;
 use crate::config::{Config, Name};
-use crate::tenant::Keys;
+use crate::tenant::{Accounts, Keys};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,6 +14,9 @@ pub trait Control: Send + Sync {
 
     /// Who may come in under it.
     fn keys(&self) -> Arc<Keys>;
+
+    /// What tenants may use and have used.
+    fn accounts(&self) -> Arc<Accounts>;
 
     /// How everything stands now.
     fn status(&self) -> Status;

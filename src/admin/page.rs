@@ -3,7 +3,7 @@
 use super::{Control, keys};
 use crate::call::Error;
 use crate::config::{Name, Secret};
-use crate::gateway::{Body, decoded, respond};
+use crate::gateway::{self, Body, decoded, respond};
 use crate::metrics::Metrics;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, header};
@@ -17,6 +17,7 @@ pub(super) enum Page {
     Metrics,
     Status,
     Reload,
+    Usage,
     Keys,
     NewKey,
     /// Of this tenant, the key of this name.
@@ -42,6 +43,7 @@ impl Page {
             "/metrics" => (Page::Metrics, READ),
             "/admin/v1/status" => (Page::Status, READ),
             "/admin/v1/reload" => (Page::Reload, ACT),
+            "/admin/v1/usage" => (Page::Usage, READ),
             "/admin/v1/keys" if reads => (Page::Keys, BOTH),
             "/admin/v1/keys" => (Page::NewKey, BOTH),
             _ => match path.strip_prefix(KEY).and_then(Self::of_key) {
@@ -79,6 +81,7 @@ impl Page {
             Page::Metrics => Ok(respond::text(metrics.render())),
             Page::Status => Ok(respond::json(&control.status())),
             Page::Reload => reload(control).await,
+            Page::Usage => usage(http, control.as_ref()).await,
             Page::Keys => Ok(keys::list(&control.keys(), http.uri().query())),
             Page::NewKey => keys::make(&control.keys(), http, time).await,
             Page::RevokeKey(tenant, name) => keys::revoke(&control.keys(), &tenant, &name, http.headers()).await,
@@ -86,6 +89,11 @@ impl Page {
         };
         answer.unwrap_or_else(|error| respond::error(&error))
     }
+}
+
+async fn usage<B>(http: Request<B>, control: &dyn Control) -> Result<Response<Body>, Error> {
+    let (accounts, config) = (control.accounts(), control.config());
+    gateway::usage(http.uri().query(), http.headers(), None, (&accounts, &config), accounts.now()).await
 }
 
 /// A reload reads files and a database.

@@ -10,6 +10,7 @@ pub mod stack;
 mod stream;
 pub mod tls;
 mod translate;
+mod usage;
 
 use arc_swap::ArcSwap;
 use listener::{Opening, Port};
@@ -24,6 +25,7 @@ pub use body::Body;
 pub use paths::decoded;
 pub use prepare::Served;
 pub use stack::{Parts, Stack};
+pub use usage::usage;
 
 /// The public port at work.
 pub struct Gateway {

@@ -18,6 +18,8 @@ pub(super) enum Endpoint {
     Models,
     /// `GET /v1/models/ID`
     Model(String),
+    /// `GET /v1/usage`
+    Usage,
     /// Which methods a path knows.
     Options(&'static str),
 }
@@ -35,7 +37,7 @@ impl Endpoint {
             Endpoint::Generate(Kind::Chat) => Some(config::Endpoint::Chat),
             Endpoint::Generate(Kind::Completion) => Some(config::Endpoint::Completions),
             Endpoint::Models | Endpoint::Model(_) => Some(config::Endpoint::Models),
-            Endpoint::Live | Endpoint::Ready | Endpoint::Options(_) => None,
+            Endpoint::Usage | Endpoint::Live | Endpoint::Ready | Endpoint::Options(_) => None,
         }
     }
 
@@ -48,6 +50,7 @@ impl Endpoint {
             "/v1/chat/completions" => (Endpoint::Generate(Kind::Chat), POST),
             "/v1/completions" => (Endpoint::Generate(Kind::Completion), POST),
             "/v1/models" => (Endpoint::Models, GET),
+            "/v1/usage" => (Endpoint::Usage, GET),
             "/health" | "/livez" => (Endpoint::Live, GET),
             "/ready" | "/readyz" => (Endpoint::Ready, GET),
             _ => match path.strip_prefix(MODEL).filter(|id| !id.is_empty()) {

@@ -70,6 +70,11 @@ impl Catalog {
         self.config.models.values().filter(|model| holder.may_use(model))
     }
 
+    /// The configuration all this is of.
+    pub(super) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The call a request's body asks for.
     pub(super) fn prepare(&self, kind: Kind, body: &[u8], holder: Holder, record: Record) -> Result<(Call, Wanted), Error> {
         let (body, unknown) = (openai::parse(body)?, self.config.server.unknown_parameters);

@@ -291,6 +291,13 @@ pub fn text(text: String) -> Response<Body> {
     response
 }
 
+/// An answer as a table.
+pub(super) fn csv(table: String) -> Response<Body> {
+    let mut response = Response::new(Body::from(table.into_bytes()));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/csv; charset=utf-8; header=present"));
+    response
+}
+
 /// The process lives.
 pub fn live() -> Response<Body> {
     json_bytes(br#"{"status":"ok"}"#.to_vec())

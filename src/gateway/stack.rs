@@ -68,7 +68,7 @@ impl Stack {
             .layer(Trace::layer(metrics.clone(), clock.clone())) // outermost: logs and counts whatever happens below, to the last byte
             .layer(Respond::layer(look.clone())) // below trace, which reads its status; above all that can fail or panic
             .layer(Authenticate::layer(keys.clone())) // before the body is read: strangers cost us a header lookup
-            .layer(Translate::layer(catalog, &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
+            .layer(Translate::layer(catalog, accounts.clone(), &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
             .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
             .layer(Meter::layer(metrics.clone(), clock.clone(), config.billing.currency.clone())) // directly above the replies: sees every token once, whoever sent it
@@ -86,7 +86,7 @@ impl Stack {
             Ok(Endpoint::Live) => self.aside(respond::live(), &record),
             Ok(Endpoint::Ready) => self.aside(respond::readiness(self.ready(draining)), &record),
             Ok(Endpoint::Options(allow)) => self.aside(respond::options(allow), &record),
-            Ok(Endpoint::Generate(_) | Endpoint::Models | Endpoint::Model(_)) => {
+            Ok(Endpoint::Generate(_) | Endpoint::Models | Endpoint::Model(_) | Endpoint::Usage) => {
                 let incoming = Incoming { http, peer, record, holder: None };
                 match self.service.clone().call(incoming).await {
                     Ok(response) => response,

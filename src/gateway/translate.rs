@@ -3,14 +3,14 @@
 use super::body::Body;
 use super::paths::Endpoint;
 use super::prepare::{Catalog, Wanted};
-use super::{read, respond, stream};
+use super::{read, respond, stream, usage};
 use crate::api::openai::{Head, Kind, Model, ModelList};
 use crate::call::{Call, Error, Outcome, Record, Reply};
 use crate::clock::Clock;
 use crate::config::Server;
 use crate::layer::Incoming;
 use crate::layer::trace::random_id;
-use crate::tenant::Holder;
+use crate::tenant::{Accounts, Holder};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::Response;
@@ -29,6 +29,7 @@ pub(super) struct Translate<S> {
 
 struct Shared {
     catalog: Arc<Catalog>,
+    accounts: Arc<Accounts>,
     max_body: u64,
     body_timeout: Duration,
     clock: Clock,
@@ -43,10 +44,10 @@ const LARGE_BODY: usize = 16 << 10;
 // === impl Translate ===
 
 impl<S> Translate<S> {
-    pub(super) fn layer(catalog: Catalog, server: &Server, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
+    pub(super) fn layer(catalog: Catalog, accounts: Arc<Accounts>, server: &Server, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
         let created = clock.unix().as_secs();
-        let shared =
-            Arc::new(Shared { catalog: Arc::new(catalog), max_body: server.max_body, body_timeout: server.body_timeout, clock, created });
+        let (catalog, max_body, body_timeout) = (Arc::new(catalog), server.max_body, server.body_timeout);
+        let shared = Arc::new(Shared { catalog, accounts, max_body, body_timeout, clock, created });
         layer_fn(move |inner| Self { inner, shared: shared.clone() })
     }
 }
@@ -88,6 +89,13 @@ where
                     let model = shared.catalog.model(&name, &holder)?;
                     record.lock().outcome = Some(Outcome::Done);
                     Ok(respond::json(&shared.model(model)))
+                }
+                Endpoint::Usage => {
+                    let (uri, headers) = (http.uri(), http.headers());
+                    let of = (shared.accounts.as_ref(), shared.catalog.config());
+                    let answer = usage::usage(uri.query(), headers, Some(&holder.tenant.name), of, shared.clock.unix()).await?;
+                    record.lock().outcome = Some(Outcome::Done);
+                    Ok(answer)
                 }
                 Endpoint::Live | Endpoint::Ready | Endpoint::Options(_) => {
                     Err(Error::UnknownUrl { method: http.method().to_string(), path: http.uri().path().to_owned() })

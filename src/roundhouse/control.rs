@@ -5,7 +5,7 @@ use crate::admin::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantS
 use crate::backend::Backend;
 use crate::config::Config;
 use crate::model::source::shown;
-use crate::tenant::Keys;
+use crate::tenant::{Accounts, Keys};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
 
@@ -16,6 +16,10 @@ impl Control for House {
 
     fn keys(&self) -> Arc<Keys> {
         self.stack.load().keys.clone()
+    }
+
+    fn accounts(&self) -> Arc<Accounts> {
+        self.lasting.accounts.clone()
     }
 
     fn reload(&self) -> Result<Reloaded, String> {

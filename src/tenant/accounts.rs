@@ -4,6 +4,7 @@ use super::ledger::{self, Ledger, LedgerError, Open};
 use super::local::{Held, Levels, Local};
 use super::need::Need;
 use super::subject::{Asker, Subject};
+use super::usage::{UsageQuery, UsageRow};
 use super::window::Counted;
 use crate::call::{Call, Error, Outcome, Release, Usage};
 use crate::clock::Clock;
@@ -116,6 +117,22 @@ impl Accounts {
     /// Where the limits of a call stand that was refused.
     pub fn levels(&self, call: &Call) -> Levels {
         self.local.levels(&Asked::new(call).need())
+    }
+
+    /// Unix time, by which requests are billed.
+    pub fn now(&self) -> Duration {
+        self.local.now()
+    }
+
+    /// What ended requests used, by the ledger. Without a ledger there is nothing to sum up.
+    ///
+    /// # Errors
+    /// The ledger can't be read.
+    pub async fn usage(&self, query: UsageQuery) -> Result<Vec<UsageRow>, LedgerError> {
+        match &self.ledger {
+            Some(ledger) => ledger.sums(query).await,
+            None => Ok(Vec::new()),
+        }
     }
 
     /// Requests of a tenant in flight, and the tokens they could use at most.

@@ -6,6 +6,7 @@ mod schema;
 mod state;
 mod writer;
 
+use super::usage::{UsageQuery, UsageRow};
 use super::window::{Counted, Worth};
 use crate::config;
 use database::Database;
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use writer::{Command, Used, Writer};
+use writer::{Command, Sums, Used, Writer};
 
 pub(in crate::tenant) use database::{Place, connect};
 pub(in crate::tenant) use row::{Open, Row, outcome};
@@ -138,6 +139,13 @@ impl Ledger {
         let tenant_name = tenant.name.to_string();
         self.tell(Command::Used(Box::new(Used { tenant: tenant_name, counted, count_cached: tenant.count_cached, span, answer })));
         used
+    }
+
+    /// What ended requests used. Those whose last byte has been sent are among them.
+    pub(super) async fn sums(&self, query: UsageQuery) -> Result<Vec<UsageRow>, LedgerError> {
+        let (answer, sums) = oneshot::channel();
+        self.tell(Command::Sums(Box::new(Sums { query, answer })));
+        sums.await.map_err(|_| LedgerError::Closed)?
     }
 
     /// The thread ends only with its handle.

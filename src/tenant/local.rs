@@ -124,6 +124,11 @@ impl Local {
         }
     }
 
+    /// Unix time.
+    pub(super) fn now(&self) -> Duration {
+        self.clock.unix()
+    }
+
     /// Requests of a tenant in flight, and the tokens they hold.
     pub(super) fn in_flight(&self, tenant: &Name) -> (u64, u64) {
         self.tenants.get(tenant).map(|counters| lock(&counters).in_flight).unwrap_or_default()

@@ -10,9 +10,11 @@ mod local;
 mod need;
 mod subject;
 mod tokens;
+mod usage;
 mod window;
 
 pub use accounts::{Accounts, Granted, Reservation};
 pub use keys::{Credentials, Grant, Holder, KeyError, KeyState, Keys, Listed, NewKey, Source, new_key};
 pub use ledger::LedgerError;
 pub use local::Levels;
+pub use usage::{By, UsageQuery, UsageRow};

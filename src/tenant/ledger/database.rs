@@ -3,6 +3,7 @@
 use super::row::Row;
 use super::schema;
 use crate::config::{Durability, Ledger, Money, Store};
+use crate::tenant::usage::{By, UsageQuery, UsageRow};
 use crate::tenant::window::{Counted, Worth};
 use sqlx::any::AnyArguments;
 use sqlx::query::Query;
@@ -165,6 +166,38 @@ impl Database {
             transaction.commit().await?;
         }
         Ok(settled)
+    }
+
+    /// What ended requests used.
+    pub(super) async fn sums(&mut self, query: &UsageQuery) -> Result<Vec<UsageRow>, sqlx::Error> {
+        let by = query.by;
+        let statement = match by {
+            By::Model => &schema::SUMS[0],
+            By::Key => &schema::SUMS[1],
+            By::Day => &schema::SUMS[2],
+            By::Variant => &schema::SUMS[3],
+        };
+        let rows = sqlx::query(statement.as_str())
+            .bind(query.tenant.as_ref().map_or(String::new(), ToString::to_string))
+            .bind(micros(query.span.start))
+            .bind(micros(query.span.end))
+            .fetch_all(&mut self.connection)
+            .await?;
+        let row = |row: &sqlx::any::AnyRow| {
+            let count = |index: usize| row.try_get::<i64, _>(index).map(i64::unsigned_abs);
+            Ok(UsageRow {
+                tenant: row.try_get(0)?,
+                by,
+                of: by.shown(row.try_get(1)?),
+                requests: count(2)?,
+                prompt_tokens: count(3)?,
+                cached_tokens: count(4)?,
+                completion_tokens: count(5)?,
+                device_time: Duration::from_nanos(count(6)?),
+                cost: Money::from_nanos(count(7)?),
+            })
+        };
+        rows.iter().map(row).collect()
     }
 
     /// What the requests admitted in `span` used that `counted` counts.

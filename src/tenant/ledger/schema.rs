@@ -64,6 +64,18 @@ pub(super) static SETTLE: LazyLock<String> = LazyLock::new(|| {
 pub(super) const USED: &str = "SELECT CAST(COALESCE(SUM(prompt + output - $6 * cached), 0) AS BIGINT), CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM requests \
      WHERE tenant = $1 AND time >= $2 AND time < $3 AND ($4 = '' OR key_name = $4) AND ($5 = '' OR model = $5)";
 
+/// Sums by model, key, day (since the Unix epoch) and variant, in this order.
+pub(super) static SUMS: LazyLock<[String; 4]> = LazyLock::new(|| {
+    ["model", "key_name", "CAST(time / 86400000000 AS TEXT)", "variant"].map(|of| {
+        let sum = |column: &str| format!("CAST(COALESCE(SUM({column}), 0) AS BIGINT)");
+        let sums = ["prompt", "cached", "output", "device", "cost"].map(sum).join(", ");
+        format!(
+            "SELECT tenant, {of}, CAST(COUNT(*) AS BIGINT), {sums} FROM requests \
+             WHERE ($1 = '' OR tenant = $1) AND time >= $2 AND time < $3 GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+    })
+});
+
 fn statements(table: &str, conflict: &str) -> Vec<(usize, String)> {
     let statement = |rows: usize| {
         let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");

@@ -3,6 +3,7 @@
 use super::database::{Database, Group, Kind, Place};
 use super::row::{Open, Row};
 use super::state::State;
+use crate::tenant::usage::{UsageQuery, UsageRow};
 use crate::tenant::window::{Counted, Worth};
 use futures_util::future::BoxFuture;
 use std::collections::HashMap;
@@ -33,6 +34,8 @@ pub(super) enum Command {
     Forget(u64),
     /// How much was used by the rows before this.
     Used(Box<Used>),
+    /// What all committed rows come to.
+    Sums(Box<Sums>),
 }
 
 /// A question for a sum.
@@ -42,6 +45,12 @@ pub(super) struct Used {
     pub(super) count_cached: bool,
     pub(super) span: Range<Duration>,
     pub(super) answer: std::sync::mpsc::Sender<Result<Worth, super::LedgerError>>,
+}
+
+/// A question for all sums. It's asked over a connection of its own, so that no commit waits for it.
+pub(super) struct Sums {
+    pub(super) query: UsageQuery,
+    pub(super) answer: oneshot::Sender<Result<Vec<UsageRow>, super::LedgerError>>,
 }
 
 /// Everything on the thread.
@@ -169,6 +178,15 @@ impl Writer {
                 self.waiting.push(durable);
             }
             Command::Used(question) => self.questions.push(*question),
+            Command::Sums(question) => {
+                let place = self.place.clone();
+                tokio::spawn(async move {
+                    let Sums { query, answer } = *question;
+                    let sums = async { Database::open(&place).await?.sums(&query).await };
+                    // Whoever asked may be gone.
+                    let _ = answer.send(sums.await.map_err(super::LedgerError::from));
+                });
+            }
         }
     }
 
