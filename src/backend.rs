@@ -10,6 +10,8 @@ use std::time::Duration;
 pub enum State {
     /// Takes calls.
     Ready,
+    /// Has work and gets nowhere with it. Takes no new calls until it does.
+    Stuck,
     /// Takes no new calls, finishes what runs.
     Draining,
     /// Gone; its calls have failed.
@@ -18,13 +20,21 @@ pub enum State {
 
 // === impl State ===
 
-impl std::fmt::Display for State {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
+impl State {
+    /// As status, logs and metrics name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
             State::Ready => "ready",
+            State::Stuck => "stuck",
             State::Draining => "draining",
             State::Lost => "lost",
-        })
+        }
+    }
+}
+
+impl std::fmt::Display for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 
@@ -35,6 +45,8 @@ pub struct Offer {
     pub prefill_time: Duration,
     /// Time until its turn comes.
     pub queue_time: Duration,
+    /// Time until the queue takes it; zero where it has room.
+    pub room_in: Duration,
 }
 
 /// Answers calls.

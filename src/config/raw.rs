@@ -134,6 +134,8 @@ pub(super) struct Shard {
     pub(super) share_prefixes: Given<SharePrefixes>,
     pub(super) max_batch_tokens: Given<NonZeroU32>,
     pub(super) max_sequences: Given<NonZeroU32>,
+    pub(super) max_waiting: Given<NonZeroU32>,
+    pub(super) stuck_after: Given<Time>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -1,5 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
+use super::server::seconds;
 use super::{Auth, Billing, Name, Prices, Secret, Server, Store, Tenant, Tls, Tokenizer, Upstream, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
@@ -9,6 +10,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A whole configuration; requests keep the one they began with.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -125,6 +127,11 @@ pub struct Shard {
     pub max_batch_tokens: u32,
     /// Most sequences running at once.
     pub max_sequences: u32,
+    /// Most sequences that wait for their first step; over it requests are refused.
+    pub max_waiting: u32,
+    /// How long it may have work and get nowhere before it counts as stuck and isn't ready any more.
+    #[serde(serialize_with = "seconds")]
+    pub stuck_after: Duration,
 }
 
 /// How weights are stored in memory.

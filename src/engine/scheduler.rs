@@ -131,7 +131,6 @@ impl Scheduler {
             }
             let share = share(sampled.device_time, done, done + count, batch_tokens as usize);
             done += count;
-            sequence.device_time += share;
             shares.charge(&sequence.party, share);
             out.device_times.push((sequence.id, share));
             let targets = count.min(sequence.prompt.saturating_sub(sequence.computed + 1));
@@ -157,7 +156,7 @@ impl Scheduler {
                 sequence.close(pool);
                 gone.push(sequence.id);
                 shares.leave(&sequence.party);
-                out.ended.push(Ended { seq: sequence.id, reason, device_time: sequence.device_time });
+                out.ended.push(Ended { seq: sequence.id, reason });
             }
             end.is_none()
         });

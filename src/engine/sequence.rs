@@ -5,7 +5,7 @@ use super::pool::{BlockPool, BlockTable};
 use super::shares::{Party, Rank};
 use super::{Sampling, SeqId};
 use crate::call::{Finish, TokenId};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Keeps cached prefixes apart: sequences of different salts never share a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,8 +92,6 @@ pub(super) struct Sequence {
     pub(super) on_device: bool,
     /// How often it was preempted.
     pub(super) preemptions: u32,
-    /// Its share of the device's busy time.
-    pub(super) device_time: Duration,
 }
 
 // === impl Sequence ===
@@ -128,7 +126,6 @@ impl Sequence {
             sampled: false,
             on_device: false,
             preemptions: 0,
-            device_time: Duration::ZERO,
         };
         sequence.extend_keys(sequence.hittable(pool), pool);
         sequence.uncached = sequence.tokens.len() - pool.cached(&sequence.keys, &sequence.tokens) * pool.block_tokens();

@@ -48,7 +48,7 @@ pub struct Stepped {
     pub batch_tokens: u32,
     /// How long the device was busy.
     pub device_time: Duration,
-    /// `device_time` shared out over the sequences in the step, to the nanosecond. Cancelled ones have their last share here.
+    /// `device_time` shared out over the sequences in the step, to the nanosecond.
     pub device_times: Vec<(SeqId, Duration)>,
 }
 
@@ -59,8 +59,6 @@ pub struct Ended {
     pub seq: SeqId,
     /// Why.
     pub reason: Finish,
-    /// Its share of the device's busy time, over all its steps.
-    pub device_time: Duration,
 }
 
 /// What an engine holds between two steps.
@@ -130,7 +128,7 @@ impl Engine {
     pub fn step(&mut self, now: Instant, out: &mut Stepped) -> Result<(), DeviceError> {
         out.clear();
         self.stepped_at = Some(now);
-        out.ended.extend(self.no_room.drain(..).map(|seq| Ended { seq, reason: Finish::Length, device_time: Duration::ZERO }));
+        out.ended.extend(self.no_room.drain(..).map(|seq| Ended { seq, reason: Finish::Length }));
         self.scheduler.plan(now, &mut self.plan, &mut out.started);
         if self.plan.rows.is_empty() {
             return Ok(());

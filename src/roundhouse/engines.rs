@@ -105,6 +105,8 @@ pub(super) fn start_shard(
         limits,
         settings,
         share_prefixes: shard.share_prefixes,
+        max_waiting: shard.max_waiting,
+        stuck_after: shard.stuck_after,
         build,
         metrics: metrics.shard(&shard.name),
         clock: clock.clone(),

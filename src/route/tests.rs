@@ -29,7 +29,7 @@ impl Backend for Mock {
     }
 
     fn offer(&self, _: &Call) -> Offer {
-        Offer { prefill_time: Duration::from_millis(self.cost), queue_time: Duration::ZERO }
+        Offer { prefill_time: Duration::from_millis(self.cost), ..Offer::default() }
     }
 
     fn call(&self, _: Call) -> BoxFuture<'static, Result<Reply, Error>> {

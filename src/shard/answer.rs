@@ -2,11 +2,11 @@
 
 use super::sequence::Sequence;
 use super::thread::{Command, Said};
-use crate::call::{Error, Event, Finish, TokenId, Usage};
+use crate::call::{Error, Event, Finish, Record, TokenId, Usage};
 use crate::config::Name;
 use crate::engine::{Logprob, SeqId};
 use futures_util::Stream;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::mpsc;
 use std::task::{Context, Poll};
@@ -19,8 +19,12 @@ pub(super) struct Answer {
     backend: Name,
     said: UnboundedReceiver<Said>,
     mailbox: mpsc::Sender<Command>,
+    /// Gets what was used and not reported, where the client leaves in the middle.
+    record: Record,
     /// Choices that have not ended.
     running: HashMap<SeqId, Sequence>,
+    /// Sequences of choices that a stop string ended, until the shard says what their last step took.
+    stopped: HashSet<SeqId>,
     /// Cached tokens of each prompt, once its first choice has started.
     cached: Vec<Option<u32>>,
     usage: Usage,
@@ -31,14 +35,18 @@ pub(super) struct Answer {
 // === impl Answer ===
 
 impl Answer {
-    pub(super) fn new(backend: Name, said: UnboundedReceiver<Said>, mailbox: mpsc::Sender<Command>) -> Self {
+    pub(super) fn new(backend: Name, said: UnboundedReceiver<Said>, mailbox: mpsc::Sender<Command>, record: Record) -> Self {
+        // A backend that was lost at this call has had its share of a device, too.
+        let device_time = record.lock().usage.device_time;
         Self {
             backend,
             said,
             mailbox,
+            record,
             running: HashMap::new(),
+            stopped: HashSet::new(),
             cached: Vec::new(),
-            usage: Usage::default(),
+            usage: Usage { device_time, ..Usage::default() },
             events: VecDeque::new(),
             lost: false,
         }
@@ -74,17 +82,17 @@ impl Answer {
     }
 
     fn take(&mut self, said: Said) {
+        self.usage.device_time += said.device_time();
         match said {
             Said::Started { seq, cached_tokens } => self.started(seq, cached_tokens),
+            Said::Computed { .. } => {}
             Said::Scored { seq, logprob } => {
                 let echo = self.running.get_mut(&seq).and_then(|sequence| sequence.scored(&logprob));
                 self.events.extend(echo);
             }
-            Said::Token { seq, id, logprob } => self.token(seq, id, logprob.as_ref()),
-            Said::Ended { seq, reason, device_time } => {
-                self.usage.device_time += device_time;
-                self.ended(seq, reason);
-            }
+            Said::Token { seq, id, logprob, .. } => self.token(seq, id, logprob.as_ref()),
+            Said::Ended { seq, reason, .. } => self.ended(seq, reason),
+            Said::Cancelled { seq, .. } => self.left(seq),
         }
     }
 
@@ -113,13 +121,14 @@ impl Answer {
         self.events.push_back(Event::Text { choice, text, ids: vec![id], logprobs });
         if stopped {
             self.running.remove(&seq);
+            self.stopped.insert(seq);
             self.cancel(seq);
             self.finish(choice, Finish::Stop);
         }
     }
 
     fn ended(&mut self, seq: SeqId, reason: Finish) {
-        let Some(mut sequence) = self.running.remove(&seq) else { return };
+        let Some(mut sequence) = self.running.remove(&seq) else { return self.left(seq) };
         let (text, stopped) = sequence.finish();
         let reason = if sequence.is_prompt_only() { Finish::Length } else { reason };
         if !text.is_empty() {
@@ -130,9 +139,21 @@ impl Answer {
 
     fn finish(&mut self, choice: u32, reason: Finish) {
         self.events.push_back(Event::Finish { choice, reason });
-        if self.running.is_empty() {
+        if self.is_over() {
             self.events.push_back(Event::Usage(self.usage));
         }
+    }
+
+    /// A sequence of a choice that a stop string has ended is gone.
+    fn left(&mut self, seq: SeqId) {
+        if self.stopped.remove(&seq) && self.is_over() {
+            self.events.push_back(Event::Usage(self.usage));
+        }
+    }
+
+    /// Whether nothing more is to come.
+    fn is_over(&self) -> bool {
+        self.running.is_empty() && self.stopped.is_empty()
     }
 
     fn cancel(&self, seq: SeqId) {
@@ -150,11 +171,16 @@ impl Stream for Answer {
             if let Some(event) = answer.events.pop_front() {
                 return Poll::Ready(Some(Ok(event)));
             }
-            if answer.running.is_empty() || answer.lost {
+            if answer.is_over() || answer.lost {
                 return Poll::Ready(None);
             }
             match answer.said.poll_recv(cx) {
                 Poll::Ready(Some(said)) => answer.take(said),
+                // Every choice has its end: nothing is missing but a step's time.
+                Poll::Ready(None) if answer.running.is_empty() => {
+                    answer.stopped.clear();
+                    answer.events.push_back(Event::Usage(answer.usage));
+                }
                 Poll::Ready(None) => return Poll::Ready(Some(Err(answer.loss()))),
                 Poll::Pending => return Poll::Pending,
             }
@@ -167,5 +193,9 @@ impl Drop for Answer {
         for seq in self.running.keys() {
             self.cancel(*seq);
         }
+        while let Ok(said) = self.said.try_recv() {
+            self.usage.device_time += said.device_time();
+        }
+        self.record.lock().usage.device_time = self.usage.device_time;
     }
 }

@@ -1,6 +1,7 @@
 //! The handle through which everybody talks to a shard.
 
 use super::answer::Answer;
+use super::door::Door;
 use super::live::Published;
 use super::sequence::Sequence;
 use super::thread::{Command, Loop, Submit};
@@ -13,8 +14,9 @@ use crate::metrics::ShardMetrics;
 use crate::text::Text;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
+use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 
 /// Builds an executor; called on the shard's thread, where the executor stays.
@@ -32,6 +34,10 @@ pub struct Parts {
     pub settings: Settings,
     /// Who may be served from whose cached prefixes.
     pub share_prefixes: SharePrefixes,
+    /// Most sequences that wait for their first step.
+    pub max_waiting: u32,
+    /// How long it may have work and get nowhere before it counts as stuck.
+    pub stuck_after: Duration,
     /// Makes the executor.
     pub build: BuildExecutor,
     /// Where its live state goes.
@@ -48,10 +54,17 @@ pub struct Shard {
     share_prefixes: SharePrefixes,
     digest: [u8; 16],
     mailbox: mpsc::Sender<Command>,
+    door: Arc<Door>,
     live: Arc<Published>,
+    stuck_after: Duration,
+    /// Whether it was stuck when somebody looked last.
+    was_stuck: AtomicBool,
     next_seq: AtomicU64,
     clock: Clock,
 }
+
+/// A full queue isn't worth another try before that.
+const SOONEST: Duration = Duration::from_millis(100);
 
 // === impl Shard ===
 
@@ -61,10 +74,10 @@ impl Shard {
     /// # Errors
     /// The thread can't be started or the executor can't be built.
     pub fn start(parts: Parts) -> Result<Arc<Self>, DeviceError> {
-        let Parts { name, text, limits, settings, share_prefixes, build, metrics, clock } = parts;
+        let Parts { name, text, limits, settings, share_prefixes, max_waiting, stuck_after, build, metrics, clock } = parts;
         let (mailbox, inbox) = mpsc::channel();
         let digest = settings.model;
-        let live = Arc::new(Published::new(limits.blocks));
+        let live = Arc::new(Published::new(limits, clock.now()));
         let (built, outcome) = mpsc::channel();
         let (published, thread_clock, thread_name) = (live.clone(), clock.clone(), name.clone());
         let run = move || {
@@ -79,7 +92,20 @@ impl Shard {
         let thread = std::thread::Builder::new().name(format!("shard {name}"));
         thread.spawn(run).map_err(|error| DeviceError(format!("no thread for shard {name}: {error}")))?;
         outcome.recv().unwrap_or_else(|_| Err(DeviceError(format!("shard {name} panicked while it built its executor"))))?;
-        Ok(Arc::new(Self { name, text, limits, share_prefixes, digest, mailbox, live, next_seq: AtomicU64::new(0), clock }))
+        Ok(Arc::new(Self {
+            name,
+            text,
+            limits,
+            share_prefixes,
+            digest,
+            mailbox,
+            door: Arc::new(Door::new(max_waiting)),
+            live,
+            stuck_after,
+            was_stuck: AtomicBool::new(false),
+            next_seq: AtomicU64::new(0),
+            clock,
+        }))
     }
 
     /// The model's tokenizer and template.
@@ -107,9 +133,10 @@ impl Shard {
         (self.live.unused_blocks(), self.live.all_blocks())
     }
 
-    /// Sequences running and waiting.
+    /// Sequences running and waiting, those among them that its thread hasn't heard of.
     pub fn sequences(&self) -> (u32, u32) {
-        self.live.sequences()
+        let (running, waiting) = self.live.sequences();
+        (running, waiting.max(self.door.waiting()))
     }
 
     fn lost(&self) -> Error {
@@ -148,11 +175,14 @@ impl Shard {
     }
 
     fn submit(&self, call: &Call) -> Result<Answer, Error> {
-        let (events, inbox) = unbounded_channel();
         let sampling = &call.sampling;
-        let mut answer = Answer::new(self.name.clone(), inbox, self.mailbox.clone());
+        let places = self.door.enter(&call.tenant.name, sequences(call));
+        let places = places.ok_or_else(|| Error::Overloaded { model: call.model.name.to_string(), retry_after: self.room_in() })?;
+        let mut places = places.into_iter();
+        let (events, inbox) = unbounded_channel();
+        let mut answer = Answer::new(self.name.clone(), inbox, self.mailbox.clone(), call.record.clone());
         for (index, prompt) in call.prompts.iter().enumerate() {
-            for i in 0..sampling.n {
+            for (i, place) in (0..sampling.n).zip(places.by_ref()) {
                 let seq = SeqId(self.next_seq.fetch_add(1, Relaxed));
                 let choice = index as u32 * sampling.n + i;
                 answer.expect(seq, Sequence::new(choice, index, prompt, &self.text, sampling));
@@ -167,18 +197,37 @@ impl Shard {
                     party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.class },
                     arrived: self.clock.now(),
                 };
-                self.live.mailed(prompt.ids.len());
-                let submit = Command::Submit(Submit { submission, events: events.clone() });
+                self.live.mailed(prompt.ids.len(), submission.arrived);
+                let submit = Command::Submit(Submit { submission, place, events: events.clone() });
                 self.mailbox.send(submit).map_err(|_| self.lost())?;
             }
         }
         Ok(answer)
     }
+
+    /// Time until the queue, where it is full, has one place more: when the first of those that wait has had its turn.
+    fn room_in(&self) -> Duration {
+        let waiting = self.door.waiting();
+        (self.live.pace.queue(&self.live.ahead(0, waiting)) / waiting.max(1)).max(SOONEST)
+    }
+}
+
+fn sequences(call: &Call) -> u32 {
+    (call.prompts.len() as u32).saturating_mul(call.sampling.n)
 }
 
 impl Backend for Shard {
     fn state(&self) -> State {
-        self.live.state()
+        let state = self.live.state(self.clock.now(), self.stuck_after);
+        let stuck = state == State::Stuck;
+        if self.was_stuck.load(Relaxed) != stuck && self.was_stuck.swap(stuck, Relaxed) != stuck {
+            let ((running, waiting), shard) = (self.sequences(), &self.name);
+            match stuck {
+                true => tracing::error!(%shard, running, waiting, "the shard is stuck: it has work and gets nowhere"),
+                false => tracing::info!(%shard, %state, "the shard isn't stuck any more"),
+            }
+        }
+        state
     }
 
     fn supports(&self, call: &Call) -> Result<(), Error> {
@@ -198,7 +247,13 @@ impl Backend for Shard {
 
     fn offer(&self, call: &Call) -> Offer {
         let prompt_tokens = call.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();
-        Offer { prefill_time: self.live.time_for(prompt_tokens), queue_time: self.live.time_for(self.live.tokens_ahead()) }
+        let ahead = self.live.ahead(prompt_tokens, self.door.waiting());
+        let is_open = self.door.is_open(&call.tenant.name, sequences(call));
+        Offer {
+            prefill_time: self.live.pace.prefill(prompt_tokens, ahead.budget),
+            queue_time: self.live.pace.queue(&ahead),
+            room_in: if is_open { Duration::ZERO } else { self.room_in() },
+        }
     }
 
     fn call(&self, call: Call) -> BoxFuture<'static, Result<Reply, Error>> {

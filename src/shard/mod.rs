@@ -2,14 +2,18 @@
 //! stop strings on the async side.
 //!
 //! ```text
-//! Shard::call ──Submit──► mailbox ──► thread: engine.step() ──Token, Ended──► Answer: detokenize, match stops ──► Reply
+//! Shard::call ──door──► Submit ──► mailbox ──► thread: engine.step() ──Token, Ended──► Answer: detokenize, match stops ──► Reply
 //!      └─ reply dropped ──Cancel──►
 //! ```
 
 mod answer;
+mod door;
 mod handle;
 mod live;
+mod pace;
 mod sequence;
+#[cfg(test)]
+mod tests;
 mod thread;
 
 pub use handle::{BuildExecutor, Parts, Shard};

@@ -1,5 +1,6 @@
 //! The shard's own thread: take, step, tell, publish.
 
+use super::door::Place;
 use super::live::Published;
 use crate::call::{Finish, TokenId};
 use crate::clock::Clock;
@@ -24,19 +25,26 @@ pub(super) enum Command {
 /// A sequence to work on and who wants to hear of it.
 pub(super) struct Submit {
     pub(super) submission: Submission,
+    /// Given up when it begins.
+    pub(super) place: Place,
     pub(super) events: UnboundedSender<Said>,
 }
 
-/// What a shard says of a sequence. The channel closes without `Ended` when the shard is lost.
+/// What a shard says of a sequence. The channel closes without `Ended` when the shard is lost. `device_time` is the
+/// sequence's share of the device's time since the last word about it.
 pub(super) enum Said {
     /// Its first step is planned.
     Started { seq: SeqId, cached_tokens: u32 },
+    /// A part of its prompt is computed.
+    Computed { device_time: Duration },
     /// How likely a token of its prompt was, from the second on.
     Scored { seq: SeqId, logprob: Logprob },
     /// It has drawn a token.
-    Token { seq: SeqId, id: TokenId, logprob: Option<Logprob> },
+    Token { seq: SeqId, id: TokenId, logprob: Option<Logprob>, device_time: Duration },
     /// It is complete.
     Ended { seq: SeqId, reason: Finish, device_time: Duration },
+    /// It was cancelled, and this is the last of it.
+    Cancelled { seq: SeqId, device_time: Duration },
 }
 
 /// The thread's state: `waiting for commands => stepping => waiting …`, until its mailbox closes or the device is lost.
@@ -55,12 +63,33 @@ pub(super) struct Loop {
 struct Listener {
     events: UnboundedSender<Said>,
     arrived: Instant,
+    /// Until it begins.
+    place: Option<Place>,
+    /// Its share of the device's time that wasn't told yet.
+    untold: Duration,
+    /// Tokens it has drawn.
+    drawn: u32,
 }
 
 /// Why the loop goes on or ends.
 enum Inbox {
     Open,
     Closed,
+}
+
+// === impl Said ===
+
+impl Said {
+    /// The device time it reports.
+    pub(super) fn device_time(&self) -> Duration {
+        match self {
+            Said::Started { .. } | Said::Scored { .. } => Duration::ZERO,
+            Said::Computed { device_time }
+            | Said::Token { device_time, .. }
+            | Said::Ended { device_time, .. }
+            | Said::Cancelled { device_time, .. } => *device_time,
+        }
+    }
 }
 
 // === impl Loop ===
@@ -82,16 +111,12 @@ impl Loop {
     pub(super) fn run(mut self) {
         crate::cpu::be_nice();
         match catch_unwind(AssertUnwindSafe(|| self.serve())) {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                self.live.lose();
-                tracing::error!(shard = %self.name, %error, "the shard is lost: its device failed");
-            }
-            Err(_) => {
-                self.live.lose();
-                tracing::error!(shard = %self.name, "the shard is lost: its thread panicked");
-            }
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => tracing::error!(shard = %self.name, %error, "the shard is lost: its device failed"),
+            Err(_) => tracing::error!(shard = %self.name, "the shard is lost: its thread panicked"),
         }
+        self.live.lose();
+        self.metrics.load(&ShardLoad::default());
     }
 
     fn serve(&mut self) -> Result<(), DeviceError> {
@@ -112,6 +137,7 @@ impl Loop {
                 Err(TryRecvError::Disconnected) if self.engine.is_idle() => return Inbox::Closed,
                 Err(TryRecvError::Empty) if self.engine.is_idle() => {
                     self.publish(); // a cancellation may be what made it idle
+                    self.live.works(false);
                     match self.inbox.recv() {
                         Ok(command) => self.take(command),
                         Err(_) => return Inbox::Closed,
@@ -124,44 +150,64 @@ impl Loop {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(Submit { submission, events }) => {
+            Command::Submit(Submit { submission, place, events }) => {
+                self.live.works(true);
                 self.live.taken(submission.prompt.len());
-                self.listeners.insert(submission.seq, Listener { events, arrived: submission.arrived });
+                let (arrived, place) = (submission.arrived, Some(place));
+                self.listeners.insert(submission.seq, Listener { events, arrived, place, untold: Duration::ZERO, drawn: 0 });
                 self.engine.submit(submission);
             }
             Command::Cancel(seq) => {
-                self.listeners.remove(&seq);
                 self.engine.cancel(seq);
+                if let Some(listener) = self.listeners.remove(&seq) {
+                    self.live.pace.ended(listener.drawn);
+                    listener.say(Said::Cancelled { seq, device_time: listener.untold });
+                }
             }
         }
     }
 
     /// Passes on what the step brought. A listener that is gone has a `Cancel` on its way here.
     fn tell(&mut self) {
-        for &(seq, cached_tokens) in &self.stepped.started {
-            if let Some(listener) = self.listeners.get(&seq) {
-                self.metrics.queued(self.clock.now().saturating_duration_since(listener.arrived));
+        let now = self.clock.now();
+        for &(seq, share) in &self.stepped.device_times {
+            if let Some(listener) = self.listeners.get_mut(&seq) {
+                listener.untold += share;
             }
-            self.say(seq, Said::Started { seq, cached_tokens });
+        }
+        for &(seq, cached_tokens) in &self.stepped.started {
+            if let Some(listener) = self.listeners.get_mut(&seq) {
+                listener.place = None;
+                self.metrics.queued(now.saturating_duration_since(listener.arrived));
+                listener.say(Said::Started { seq, cached_tokens });
+            }
         }
         for (seq, logprob) in std::mem::take(&mut self.stepped.scored) {
-            self.say(seq, Said::Scored { seq, logprob });
+            if let Some(listener) = self.listeners.get(&seq) {
+                listener.say(Said::Scored { seq, logprob });
+            }
         }
         let mut logprobs = std::mem::take(&mut self.stepped.logprobs).into_iter().peekable();
         for &(seq, id) in &self.stepped.tokens {
             let logprob = logprobs.next_if(|(of, _)| *of == seq).map(|(_, logprob)| logprob);
-            self.say(seq, Said::Token { seq, id, logprob });
+            if let Some(listener) = self.listeners.get_mut(&seq) {
+                listener.drawn += 1;
+                let device_time = std::mem::take(&mut listener.untold);
+                listener.say(Said::Token { seq, id, logprob, device_time });
+            }
         }
         for ended in &self.stepped.ended {
-            let (seq, reason, device_time) = (ended.seq, ended.reason, ended.device_time);
-            self.say(seq, Said::Ended { seq, reason, device_time });
-            self.listeners.remove(&seq);
+            let (seq, reason) = (ended.seq, ended.reason);
+            if let Some(listener) = self.listeners.remove(&seq) {
+                self.live.pace.ended(listener.drawn);
+                listener.say(Said::Ended { seq, reason, device_time: listener.untold });
+            }
         }
-    }
-
-    fn say(&self, seq: SeqId, said: Said) {
-        if let Some(listener) = self.listeners.get(&seq) {
-            let _ = listener.events.send(said);
+        for (seq, _) in &self.stepped.device_times {
+            if let Some(listener) = self.listeners.get_mut(seq).filter(|listener| !listener.untold.is_zero()) {
+                let device_time = std::mem::take(&mut listener.untold);
+                listener.say(Said::Computed { device_time });
+            }
         }
     }
 
@@ -181,8 +227,18 @@ impl Loop {
     fn observe(&self) {
         let Stepped { batch_tokens, device_time, .. } = self.stepped;
         if batch_tokens > 0 {
-            self.live.observe_step(batch_tokens, device_time);
+            self.live.progressed(self.clock.now());
+            self.live.pace.stepped(batch_tokens, device_time);
             self.metrics.step(batch_tokens, device_time);
         }
+    }
+}
+
+// === impl Listener ===
+
+impl Listener {
+    /// Nobody may be listening any more: then a `Cancel` is on its way here.
+    fn say(&self, said: Said) {
+        let _ = self.events.send(said);
     }
 }

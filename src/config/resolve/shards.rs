@@ -3,17 +3,22 @@
 use super::{Resolver, or, or_nearest};
 use crate::config::problem::join;
 use crate::config::raw::{self, Given, Named};
-use crate::config::units::Bytes;
+use crate::config::units::{Bytes, Time};
 use crate::config::{Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Upstream, Variant, Weights};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 use toml::Spanned;
 
 const KV_MEMORY: u64 = 512 << 20;
 const BLOCK_TOKENS: NonZeroU32 = NonZeroU32::new(16).expect("16 isn't 0");
 const BATCH_TOKENS: NonZeroU32 = NonZeroU32::new(512).expect("512 isn't 0");
 const SEQUENCES: NonZeroU32 = NonZeroU32::new(64).expect("64 isn't 0");
+/// Sixteen full batches.
+const WAITING: NonZeroU32 = NonZeroU32::new(1024).expect("1024 isn't 0");
+/// Longer than the longest step of a large model on a slow machine.
+const STUCK_AFTER: Duration = Duration::from_secs(30);
 const MAX_TOKENS: NonZeroU32 = NonZeroU32::new(1024).expect("1024 isn't 0");
 
 /// What variants can name.
@@ -54,6 +59,8 @@ fn shard(name: Name, weights: Weights, sha256: Option<[u8; 32]>, raw: raw::Shard
         share_prefixes: or(raw.share_prefixes, SharePrefixes::Tenant),
         max_batch_tokens: or(raw.max_batch_tokens, BATCH_TOKENS).get(),
         max_sequences: or(raw.max_sequences, SEQUENCES).get(),
+        max_waiting: or(raw.max_waiting, WAITING).get(),
+        stuck_after: or(raw.stuck_after, Time(STUCK_AFTER)).0,
     }
 }
 
@@ -72,6 +79,9 @@ impl Resolver<'_> {
         for (name, mut raw) in raw {
             let path = join("shards", name.get_ref().as_str());
             self.name(&name, &path);
+            if let Some(at_once) = raw.stuck_after.as_ref().filter(|time| time.get_ref().0.is_zero()) {
+                self.refuse(at_once.span(), &join(&path, "stuck_after"), "this has to be longer than 0s");
+            }
             let memory = raw.kv_cache.memory.as_ref().map_or(name.span(), Spanned::span);
             let device = raw.device.as_ref().map_or(name.span(), Spanned::span);
             // A configuration with problems is thrown away, so any source will do to go on with.
