@@ -8,6 +8,7 @@ mod reply;
 
 use crate::config;
 use std::sync::Arc;
+use std::time::Instant;
 
 pub use error::{Error, Limited};
 pub use peer::{Certificate, Peer};
@@ -44,6 +45,10 @@ pub struct Call {
     pub sampling: Arc<Sampling>,
     /// Which variant and backends serve it; set by `choose`.
     pub route: Option<Route>,
+    /// When its whole answer has to be there: at first the client's own bound, if it told one; set by `deadline`.
+    pub deadline: Option<Instant>,
+    /// When the first of its answer has to be there, where that is sooner; likewise.
+    pub first_by: Option<Instant>,
 }
 
 /// What a backend does with a call's prompts.

@@ -3,6 +3,7 @@
 mod connections;
 mod requests;
 mod shard;
+mod states;
 mod sums;
 
 use crate::config::Name;
@@ -15,6 +16,7 @@ pub use requests::{LatencyMetrics, Served, TokenMetrics};
 pub use shard::{ShardLoad, ShardMetrics};
 pub use sums::Sum;
 
+use states::States;
 use sums::Sums;
 
 /// What a label reads while its value isn't known: a request refused before its model was found has no model.
@@ -34,6 +36,7 @@ const WAITING: &str = "roundhouse_waiting_sequences";
 const STEP: &str = "roundhouse_step_seconds";
 const BATCH_TOKENS: &str = "roundhouse_batch_tokens";
 const PREEMPTIONS: &str = "roundhouse_preemptions_total";
+const SHARD_STATE: &str = "roundhouse_shard_state";
 const DEVICE_BUSY: &str = "roundhouse_device_busy_seconds_total";
 const CONNECTIONS: &str = "roundhouse_connections";
 const CONNECTIONS_REFUSED: &str = "roundhouse_connections_refused_total";
@@ -60,6 +63,7 @@ struct Registry {
     requests: requests::Cache,
     busy: Mutex<Sums>,
     cost: Mutex<Sums>,
+    states: Mutex<States>,
 }
 
 // === impl Metrics ===
@@ -83,6 +87,7 @@ impl Metrics {
             requests: requests::Cache::default(),
             busy: Mutex::new(Sums::new(DEVICE_BUSY, "Time the shard kept its device busy.")),
             cost: Mutex::new(Sums::new(COST, "What requests cost, by the prices of their models.")),
+            states: Mutex::default(),
         }))
     }
 
@@ -107,6 +112,11 @@ impl Metrics {
         self.0.recorder.register_gauge(&key(UPSTREAM_STATE, vec![label("backend", name)]), &METADATA)
     }
 
+    /// Shows the state of a shard, which `state` is asked for whenever the metrics are read.
+    pub fn shard_state(&self, name: &Name, state: impl Fn() -> Option<&'static str> + Send + Sync + 'static) {
+        locked(&self.0.states).watch(name, state);
+    }
+
     /// Folds the samples of histograms into their buckets. Samples pile up until this or [`render`](Self::render), so
     /// somebody calls it every few seconds.
     pub fn upkeep(&self) {
@@ -118,6 +128,7 @@ impl Metrics {
         let mut page = self.0.handle.render();
         locked(&self.0.busy).render(&mut page);
         locked(&self.0.cost).render(&mut page);
+        locked(&self.0.states).render(&mut page);
         page
     }
 
@@ -159,8 +170,8 @@ fn describe(recorder: &PrometheusRecorder) {
 }
 
 /// A panic while a series was looked up leaves the others as they are.
-fn locked(sums: &Mutex<Sums>) -> MutexGuard<'_, Sums> {
-    sums.lock().unwrap_or_else(PoisonError::into_inner)
+fn locked<T>(series: &Mutex<T>) -> MutexGuard<'_, T> {
+    series.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn key(name: &'static str, labels: Vec<Label>) -> Key {

@@ -9,18 +9,20 @@ use http::Request;
 use http_body_util::Full;
 use roundhouse::backend::State;
 use serde_json::json;
+use std::time::Duration;
 use support::edge::{Edge, KEY, SPENT_KEY, Scripted, hello};
 
 #[tokio::test]
 async fn the_outermost_layer_that_has_something_to_say_answers() {
     let backend = Scripted::says(hello());
-    *backend.state.lock().unwrap() = State::Lost;
+    *backend.cost.lock().unwrap() = Duration::from_secs(3600);
     let edge = Edge::with("max_body = 300", std::slice::from_ref(&backend));
     let mut request = Wrong {
         method: "PUT",
         path: "/v1/unknown",
         key: None,
         content_type: "text/plain",
+        timeout: "0.000001",
         body: json!({"model": "nothing", "prompt": "x".repeat(600), "n": "many"}).to_string(),
     };
 
@@ -44,8 +46,13 @@ async fn the_outermost_layer_that_has_something_to_say_answers() {
     request.body = json!({"model": "tiny", "prompt": "x"}).to_string();
     assert_eq!(request.send(&edge).await, "rate_limit_exceeded"); // limit
     request.key = Some(KEY);
+    assert_eq!(request.send(&edge).await, "timeout"); // deadline
+    request.timeout = "3000";
+    assert_eq!(request.send(&edge).await, "overloaded"); // admit
+    *backend.state.lock().unwrap() = State::Lost;
     assert_eq!(request.send(&edge).await, "no_capacity"); // router
     *backend.state.lock().unwrap() = State::Ready;
+    *backend.cost.lock().unwrap() = Duration::ZERO;
     assert_eq!(request.send(&edge).await, "ok");
     assert_eq!(backend.calls().len(), 1);
 }
@@ -55,6 +62,7 @@ struct Wrong {
     path: &'static str,
     key: Option<&'static str>,
     content_type: &'static str,
+    timeout: &'static str,
     body: String,
 }
 
@@ -65,6 +73,7 @@ impl Wrong {
     async fn send(&self, edge: &Edge) -> String {
         let request =
             Request::builder().method(self.method).uri(self.path).header("host", "test").header("content-type", self.content_type);
+        let request = request.header("x-stainless-timeout", self.timeout);
         let request = match self.key {
             Some(key) => request.header("authorization", format!("Bearer {key}")),
             None => request,

@@ -1,5 +1,6 @@
 //! Everything that can go wrong between a client and its answer, one variant a row of the wire's error table.
 
+use super::Outcome;
 use std::time::Duration;
 
 /// Why a call has no (or no complete) answer. `gateway/respond` turns each variant into a status and an error body.
@@ -179,9 +180,28 @@ pub enum Error {
         /// What it did, as `can't be reached`.
         failure: String,
     },
+    /// It wasn't answered in the time that it may take.
+    #[error("The request wasn't finished within {}. Ask for fewer tokens, or try again later.", in_words(*after))]
+    DeadlinePassed {
+        /// How long it might have taken.
+        after: Duration,
+    },
     /// A bug of ours; details are in the log under the request's id.
     #[error("The server had an error while processing your request. Tell your administrator the request id.")]
     Internal,
+}
+
+// === impl Error ===
+
+impl Error {
+    /// How a request ends that gets this error instead of an answer.
+    pub fn outcome(&self) -> Outcome {
+        match self {
+            Error::DeadlinePassed { .. } => Outcome::Deadline,
+            Error::ShardLost { .. } | Error::UpstreamFailed { .. } | Error::Internal => Outcome::Error,
+            _ => Outcome::Refused,
+        }
+    }
 }
 
 /// What a limit counts; the `type` of the error.

@@ -4,6 +4,7 @@
 use super::{Error, Event, Usage};
 use futures_util::future::BoxFuture;
 use futures_util::stream::{BoxStream, Stream, StreamExt};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -16,6 +17,8 @@ pub enum Outcome {
     Refused,
     /// Failed.
     Error,
+    /// It took longer than it may.
+    Deadline,
     /// The client hung up.
     ClientGone,
     /// A bug of ours.
@@ -54,7 +57,8 @@ impl Lease {
         Self { held: vec![Box::new(held)], ..Self::default() }
     }
 
-    /// Runs the call below while this lease is held. On `Ok` it joins the reply's lease; an error ends it as refused; a
+    /// Runs the call below while this lease is held. On `Ok` it joins the reply's lease; an error ends it, as
+    /// refused where no work was done for it; a
     /// cancellation or a panic ends it by `Drop`.
     ///
     /// # Errors
@@ -66,7 +70,9 @@ impl Lease {
                 Ok(reply)
             }
             Err(error) => {
-                self.close(Outcome::Refused).await;
+                // What was worked on until its time was over wasn't refused.
+                let late = matches!(error, Error::DeadlinePassed { .. });
+                self.close(if late { Outcome::Deadline } else { Outcome::Refused }).await;
                 Err(error)
             }
         }
@@ -82,7 +88,9 @@ impl Lease {
 
     fn release(&mut self, end: Outcome) -> Vec<BoxFuture<'static, ()>> {
         let usage = self.usage;
-        std::mem::take(&mut self.held).into_iter().filter_map(|room| room.release(end, &usage)).collect()
+        // A room that panics must not keep what the others hold.
+        let release = |room: Box<dyn Release>| catch_unwind(AssertUnwindSafe(|| room.release(end, &usage)));
+        std::mem::take(&mut self.held).into_iter().filter_map(|room| release(room).unwrap_or(None)).collect()
     }
 }
 

@@ -39,7 +39,12 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
     let (server, admin) = (&config.server, &config.admin);
     let (listen, threads, connections) = (server.listen, server.threads, server.max_connections);
     let (public, private) = (encryption(server.tls.as_ref()), encryption(admin.tls.as_ref()));
-    writeln!(out, "public  {listen}, {public}, {threads} threads, {connections} connections, bodies up to {}", size(server.max_body))?;
+    writeln!(
+        out,
+        "public  {listen}, {public}, {threads} threads, {connections} connections, bodies up to {}, requests up to {:?}",
+        size(server.max_body),
+        server.request_timeout
+    )?;
     writeln!(out, "admin   {}, {private}, {}", admin.listen, if admin.token.is_some() { "with a token" } else { "without a token" })?;
     for (name, device) in &config.devices {
         writeln!(out, "device  {name}: {} threads, isa {}, {}", device.threads, device.isa, size(device.memory))?;
@@ -47,7 +52,8 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
     for (name, shard) in &config.shards {
         let kv = &shard.kv_cache;
         write!(out, "shard   {name}: {} on {}, quantize {}, ", shard.weights, shard.device, shard.quantize)?;
-        writeln!(out, "KV {} of {} in blocks of {} tokens", size(kv.memory), kv.dtype, kv.block_tokens)?;
+        write!(out, "KV {} of {} in blocks of {} tokens, ", size(kv.memory), kv.dtype, kv.block_tokens)?;
+        writeln!(out, "{} sequences run and {} wait", shard.max_sequences, shard.max_waiting)?;
     }
     for (name, upstream) in &config.upstreams {
         let model = upstream.model.as_deref().map_or(String::new(), |model| format!(", model {model}"));

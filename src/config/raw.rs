@@ -45,6 +45,7 @@ pub(super) struct Server {
     pub(super) max_body: Given<Bytes>,
     pub(super) head_timeout: Given<Time>,
     pub(super) body_timeout: Given<Time>,
+    pub(super) request_timeout: Given<Time>,
     pub(super) write_timeout: Given<Time>,
     pub(super) keep_alive: Given<Time>,
     pub(super) http2: Http2,
@@ -193,6 +194,7 @@ pub(super) struct UpstreamTls {
 pub(super) struct Model {
     pub(super) aliases: Vec<Spanned<Name>>,
     pub(super) default_max_tokens: Given<NonZeroU32>,
+    pub(super) request_timeout: Given<Time>,
     pub(super) prices: Option<Spanned<Prices>>,
     pub(super) tokenizer: Given<String>,
     pub(super) variants: Named<Variant>,

@@ -1,6 +1,6 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
-use super::server::seconds;
+use super::server::{seconds, seconds_if_given};
 use super::{Auth, Billing, Name, Prices, Secret, Server, Store, Tenant, Tls, Tokenizer, Upstream, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
@@ -192,6 +192,9 @@ pub struct Model {
     pub aliases: Vec<Name>,
     /// `max_tokens` where the client gives none.
     pub default_max_tokens: NonZeroU32,
+    /// From a request's head to the end of its answer; `None` leaves it to `server.request_timeout`.
+    #[serde(serialize_with = "seconds_if_given")]
+    pub request_timeout: Option<Duration>,
     /// What its tokens cost; `None` costs nothing and shows no cost.
     pub prices: Option<Prices>,
     /// What counts its tokens; `None`: its first shard, where it has one.

@@ -28,6 +28,11 @@ pub struct Server {
     /// From a request's head to the last byte of its body.
     #[serde(serialize_with = "seconds")]
     pub body_timeout: Duration,
+    /// From a request's head to the end of its answer, where its model says nothing else. OpenAI's own clients tell how long
+    /// they wait (`x-stainless-timeout`, `x-stainless-read-timeout`): that bounds a whole answer and the first event of a
+    /// stream, where it is sooner.
+    #[serde(serialize_with = "seconds")]
+    pub request_timeout: Duration,
     /// How long a client may take nothing of what is ready for it.
     #[serde(serialize_with = "seconds")]
     pub write_timeout: Duration,
@@ -77,6 +82,10 @@ pub enum ClientAuth {
     Required,
     /// A client may come without one; one that it shows must be valid.
     Optional,
+}
+
+pub(super) fn seconds_if_given<S: Serializer>(time: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+    time.map(|time| time.as_secs_f64()).serialize(serializer)
 }
 
 pub(super) fn seconds<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {

@@ -114,7 +114,21 @@ impl Catalog {
         let class = if generation.flex { Class::Batch } else { holder.tenant.class };
         let Holder { tenant, key } = holder;
         let (messages, prompts, sampling) = (messages.into(), prompts.into(), Arc::new(sampling));
-        Ok((Call { record, tenant, key, model, class, task: Task::Generate, messages, prompts, sampling, route: None }, wanted))
+        let call = Call {
+            record,
+            tenant,
+            key,
+            model,
+            class,
+            task: Task::Generate,
+            messages,
+            prompts,
+            sampling,
+            route: None,
+            deadline: None,
+            first_by: None,
+        };
+        Ok((call, wanted))
     }
 }
 

@@ -13,6 +13,9 @@ use std::time::Duration;
 /// cut off while writing sees a broken connection instead.
 const DROPPED: u64 = 64 << 20;
 
+/// Whoever waits longer doesn't mind.
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+
 /// Refuses bodies that don't say they are JSON.
 ///
 /// # Errors
@@ -24,6 +27,15 @@ pub fn check_content_type(headers: &HeaderMap) -> Result<(), Error> {
     let json =
         kind.eq_ignore_ascii_case("json") || kind.get(kind.len().saturating_sub(5)..).is_some_and(|end| end.eq_ignore_ascii_case("+json"));
     if family.eq_ignore_ascii_case("application") && json { Ok(()) } else { Err(Error::NotJson { found: found.map(Into::into) }) }
+}
+
+/// How long the client waits for a first sign of its answer: OpenAI's own clients tell the seconds. Others don't, and what
+/// can't be read isn't a bound.
+pub(super) fn patience(headers: &HeaderMap) -> Option<Duration> {
+    // The one of Node and the one of Python.
+    let told = ["x-stainless-timeout", "x-stainless-read-timeout"].into_iter().filter_map(|name| headers.get(name)?.to_str().ok());
+    let seconds = told.filter_map(|seconds| Duration::try_from_secs_f64(seconds.trim().parse().ok()?).ok());
+    seconds.filter(|time| !time.is_zero() && *time < LONGEST).min()
 }
 
 /// The whole body, in chunks or not.

@@ -105,10 +105,7 @@ where
 
 /// The answer to a request that ends with this error.
 pub(super) fn refuse(refusal: &Error, record: &Record) -> Response<Body> {
-    record.lock().outcome = Some(match refusal {
-        Error::ShardLost { .. } | Error::UpstreamFailed { .. } | Error::Internal => Outcome::Error,
-        _ => Outcome::Refused,
-    });
+    record.lock().outcome = Some(refusal.outcome());
     error(refusal)
 }
 
@@ -210,6 +207,7 @@ fn row(error: &Error) -> Row<'_> {
         }
         Error::ShardLost { .. } => Row { retry_after: Some(LOST), ..row(StatusCode::SERVICE_UNAVAILABLE, SERVER, "backend_unavailable") },
         Error::UpstreamFailed { .. } => row(StatusCode::BAD_GATEWAY, SERVER, "backend_unavailable"),
+        Error::DeadlinePassed { .. } => row(StatusCode::GATEWAY_TIMEOUT, SERVER, "timeout"),
         Error::Internal => row(StatusCode::INTERNAL_SERVER_ERROR, SERVER, "internal_error"),
     }
 }

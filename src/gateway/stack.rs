@@ -10,7 +10,7 @@ use crate::call::{Error, Peer, Record};
 use crate::clock::Clock;
 use crate::config::{Config, Name};
 use crate::layer::trace::{self, Watch, Watched};
-use crate::layer::{Authenticate, Incoming, Limit, Meter, Trace};
+use crate::layer::{Admit, Authenticate, Deadline, Incoming, Limit, Meter, Trace};
 use crate::metrics::Metrics;
 use crate::route::{Choose, Router};
 use crate::tenant::{Accounts, Keys};
@@ -71,6 +71,8 @@ impl Stack {
             .layer(Translate::layer(catalog, accounts.clone(), &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
             .layer(Choose::layer()) // before limit: what is reserved may depend on the variant
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
+            .layer(Deadline::layer(config.server.request_timeout, clock.clone())) // below limit, which counts what was cut; above admit, which has to know it
+            .layer(Admit::layer(backends.clone(), clock.clone())) // the last look before work is done for it: what would wait in vain goes at once
             .layer(Meter::layer(metrics.clone(), clock.clone(), config.billing.currency.clone())) // directly above the replies: sees every token once, whoever sent it
             .service(Router::new(backends.clone())); // picks the replica last, when everything about the call is known
         Stack { config, keys, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }
@@ -105,10 +107,12 @@ impl Stack {
 
     /// Whether requests can be served now.
     fn ready(&self, draining: bool) -> Result<(), &'static str> {
-        match self.backends.values().any(|backend| backend.state() == State::Ready) {
-            _ if draining => Err("draining"),
-            true => Ok(()),
-            false => Err("no backend can serve"),
+        let any = |state| self.backends.values().any(|backend| backend.state() == state);
+        match () {
+            () if draining => Err("draining"),
+            () if any(State::Stuck) => Err("a backend is stuck"),
+            () if !any(State::Ready) => Err("no backend can serve"),
+            () => Ok(()),
         }
     }
 

@@ -11,6 +11,7 @@ use crate::clock::Clock;
 use bytes::{Bytes, BytesMut};
 use futures_util::future::BoxFuture;
 use http::Response;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -73,7 +74,7 @@ pub(super) async fn whole(mut reply: Reply, head: &Head, wanted: &Wanted, record
         match event {
             Ok(event) => whole.push(event),
             Err(error) => {
-                reply.close(Outcome::Error).await;
+                reply.close(failure(&error)).await;
                 return Err(error);
             }
         }
@@ -98,11 +99,28 @@ fn cut(record: &Record) -> Error {
     Error::Internal
 }
 
+/// How a reply that had begun ends with this error. It was worked on, so it wasn't refused.
+fn failure(error: &Error) -> Outcome {
+    match error.outcome() {
+        Outcome::Refused => Outcome::Error,
+        outcome => outcome,
+    }
+}
+
 // === impl Events ===
 
 impl Events {
-    /// The next bytes for the client; `None` when it has all.
+    /// The next bytes for the client; `None` when it has all. A panic below is the end of this answer and of nothing else.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.advance(cx))) {
+                Ok(polled) => return polled,
+                Err(_) => self.panicked(),
+            }
+        }
+    }
+
+    fn advance(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         loop {
             match &mut self.state {
                 State::Open(reply) => match reply.poll_next(cx) {
@@ -113,7 +131,7 @@ impl Events {
                             return self.flush();
                         }
                     }
-                    Poll::Ready(Some(Err(error))) => self.close(Outcome::Error, Ending::Failed(error)),
+                    Poll::Ready(Some(Err(error))) => self.close(failure(&error), Ending::Failed(error)),
                     Poll::Ready(None) if self.chunks.is_complete() => {
                         let usage = reply.usage();
                         self.close(Outcome::Done, Ending::Complete(usage));
@@ -142,6 +160,20 @@ impl Events {
                 State::Over => return Poll::Ready(None),
             }
         }
+    }
+
+    /// `Open => Closing`; where it is the closing that panicked, `Closing => Closing` without anything left to close.
+    fn panicked(&mut self) {
+        tracing::error!(id = self.record.lock().id, "a stream panicked");
+        // What was written last may be half an event.
+        let whole = self.out.windows(2).rposition(|end| end == b"\n\n").map_or(0, |at| at + 2);
+        self.out.truncate(whole);
+        self.record.lock().outcome = Some(Outcome::Panic);
+        let commit: BoxFuture<'static, ()> = match std::mem::replace(&mut self.state, State::Over) {
+            State::Open(reply) => Box::pin(reply.close(Outcome::Panic)),
+            State::Closing(..) | State::Over => Box::pin(std::future::ready(())),
+        };
+        self.state = State::Closing(commit, Ending::Failed(Error::Internal));
     }
 
     fn close(&mut self, outcome: Outcome, ending: Ending) {

@@ -77,7 +77,14 @@ where
             }
             match endpoint {
                 Endpoint::Generate(kind) => {
-                    let (call, wanted) = shared.understand(kind, http, holder, record.clone()).await?;
+                    let patience = read::patience(http.headers());
+                    let (mut call, wanted) = shared.understand(kind, http, holder, record.clone()).await?;
+                    let until = patience.map(|patience| record.lock().arrived + patience);
+                    if wanted.stream {
+                        call.first_by = until;
+                    } else {
+                        call.deadline = until;
+                    }
                     let reply = inner.call(call).await?;
                     shared.answer(reply, wanted, record).await
                 }

@@ -16,6 +16,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tower::{Layer, Service, service_fn};
 
+mod overload;
+
 const SECRET: &str = "rh_0123456789012345678901234567890123456789012";
 
 fn tenant(limit: Option<u32>) -> Arc<Tenant> {
@@ -46,6 +48,7 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         aliases: Vec::new(),
         default_max_tokens: NonZeroU32::MIN,
         prices: None,
+        request_timeout: None,
         tokenizer: None,
         variants: BTreeMap::new(),
     };
@@ -62,6 +65,8 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         prompts: [prompt].into(),
         sampling: Arc::new(sampling),
         route: None,
+        deadline: None,
+        first_by: None,
     }
 }
 

@@ -18,6 +18,12 @@ pub(super) struct Sums {
 #[derive(Clone, Debug, Default)]
 pub struct Sum(Arc<AtomicU64>);
 
+/// A label as the Prometheus text format writes it.
+pub(super) fn label(name: &str, value: &Name) -> String {
+    let escaped = value.as_str().replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("{name}=\"{escaped}\"")
+}
+
 // === impl Sum ===
 
 impl Sum {
@@ -36,8 +42,7 @@ impl Sums {
 
     /// The series of these labels; the same labels give the same one again.
     pub(super) fn of(&mut self, labels: &[(&str, &Name)]) -> Sum {
-        let escaped = |value: &Name| value.as_str().replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-        let labels: Vec<_> = labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+        let labels: Vec<_> = labels.iter().map(|(name, value)| label(name, value)).collect();
         self.series.entry(labels.join(",")).or_default().clone()
     }
 

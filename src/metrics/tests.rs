@@ -28,6 +28,19 @@ fn a_shard_shows_what_it_holds_and_how_long_it_was_busy() {
 }
 
 #[test]
+fn a_shard_is_asked_for_its_state_when_the_metrics_are_read() {
+    let metrics = Metrics::new();
+    let state = Arc::new(Mutex::new("ready"));
+    let asked = Arc::downgrade(&state);
+    metrics.shard_state(&"smol-q4".into(), move || Some(*asked.upgrade()?.lock().unwrap()));
+    assert!(metrics.render().contains("roundhouse_shard_state{shard=\"smol-q4\",state=\"ready\"} 1\n"));
+    *state.lock().unwrap() = "stuck";
+    assert!(metrics.render().contains("roundhouse_shard_state{shard=\"smol-q4\",state=\"stuck\"} 1\n"));
+    drop(state);
+    assert!(!metrics.render().contains("roundhouse_shard_state"));
+}
+
+#[test]
 fn costs_are_shown_in_units_of_their_currency() {
     let metrics = Metrics::new();
     let cost = metrics.cost(&"ac\"me".into(), &"EUR".into());

@@ -1,6 +1,7 @@
 //! From a shard's configuration to a running shard: weights fetched, loaded on their device, the thread started.
 
 use super::StartError;
+use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::config::{self, Config, Environment, Name, Weights};
 use crate::cpu::Device;
@@ -111,5 +112,8 @@ pub(super) fn start_shard(
         metrics: metrics.shard(&shard.name),
         clock: clock.clone(),
     };
-    Shard::start(parts).map_err(|error| StartError::Shard { shard: shard.name.clone(), error })
+    let started = Shard::start(parts).map_err(|error| StartError::Shard { shard: shard.name.clone(), error })?;
+    let asked = Arc::downgrade(&started);
+    metrics.shard_state(&shard.name, move || Some(asked.upgrade()?.state().as_str()));
+    Ok(started)
 }

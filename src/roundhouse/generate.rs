@@ -89,6 +89,8 @@ pub fn generate(
         prompts: Arc::new([Prompt::new(ids, shard.text().digest())]),
         sampling: Arc::new(sampling),
         route: None,
+        deadline: None,
+        first_by: None,
     };
     shard.supports(&call)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build().map_err(|error| GenerateError::System(error.to_string()))?;

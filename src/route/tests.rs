@@ -43,8 +43,15 @@ const GOOD: Mock = Mock { state: State::Ready, supports: Ok(()), cost: 5, answer
 fn call() -> Call {
     let variant = Variant { backends: ["a".into(), "b".into(), "c".into()].into(), sampling: SamplingDefaults::default() };
     let variants = BTreeMap::from([("only".into(), variant)]);
-    let model =
-        Model { name: "smol".into(), aliases: Vec::new(), default_max_tokens: NonZeroU32::MIN, prices: None, tokenizer: None, variants };
+    let model = Model {
+        name: "smol".into(),
+        aliases: Vec::new(),
+        default_max_tokens: NonZeroU32::MIN,
+        prices: None,
+        request_timeout: None,
+        tokenizer: None,
+        variants,
+    };
     Call {
         record: Record::new("req_1".into(), Instant::now(), 1),
         tenant: Arc::new(Tenant::new("acme".into())),
@@ -56,6 +63,8 @@ fn call() -> Call {
         prompts: [Prompt::new([1], Digest([0; 16]))].into(),
         sampling: Arc::new(Sampling { max_tokens: 1, ..Sampling::default() }),
         route: None,
+        deadline: None,
+        first_by: None,
     }
 }
 

@@ -61,19 +61,24 @@ impl Bench {
             aliases: Vec::new(),
             default_max_tokens: NonZeroU32::MIN,
             prices: None,
+            request_timeout: None,
+            tokenizer: None,
             variants: BTreeMap::new(),
         };
         let ids: Vec<TokenId> = (0..prompt).map(|position| (position % 64) as TokenId).collect();
         Call {
             record: Record::new("req_1".into(), Instant::now(), 1),
             tenant: Arc::new(Tenant::new(tenant.into())),
+            class: crate::config::Class::Interactive,
             key: Arc::new(Key::new("ci".into(), [0; 32])),
             model: Arc::new(model),
             task: Task::Generate,
             messages: Arc::default(),
-            prompts: [Prompt { ids: ids.into(), tokenizer: self.text.digest() }].into(),
+            prompts: [Prompt::new(ids, self.text.digest())].into(),
             sampling: Arc::new(sampling),
             route: None,
+            deadline: None,
+            first_by: None,
         }
     }
 
@@ -100,9 +105,14 @@ fn text() -> Arc<Text> {
     Arc::new(Text::new(vocabulary(&gguf).unwrap(), chat_template(&gguf).unwrap()).unwrap())
 }
 
+/// Waits for leave to run one step; a closed gate lets everything run.
+fn wait(gate: &Mutex<mpsc::Receiver<()>>) {
+    let _ = gate.lock().unwrap().recv();
+}
+
 fn sampling(n: u32, max_tokens: u32, stop: &[&str]) -> Sampling {
     let stop = stop.iter().map(ToString::to_string).collect();
-    Sampling { n, max_tokens, temperature: 0.0, top_p: 1.0, seed: 0, stop }
+    Sampling { n, max_tokens, temperature: 0.0, stop, ..Sampling::default() }
 }
 
 /// Everything a reply says.
@@ -112,7 +122,7 @@ async fn read(mut reply: Reply) -> Result<(String, Vec<Finish>, Usage), Error> {
         match event? {
             Event::Text { text, .. } => said.push_str(&text),
             Event::Finish { reason, .. } => ends.push(reason),
-            Event::Usage(_) => {}
+            Event::Echo { .. } | Event::Usage(_) => {}
         }
     }
     let usage = reply.usage();
@@ -139,7 +149,7 @@ async fn the_device_time_of_all_requests_is_the_shard_s_busy_time_also_where_sto
 async fn a_request_that_is_cut_is_charged_with_all_but_the_step_it_was_cut_in() {
     let (gate, gated) = mpsc::channel::<()>();
     let gated = Mutex::new(gated);
-    let bench = Bench::spelling(move |fake| fake.observed(move |_| drop(gated.lock().unwrap().recv())));
+    let bench = Bench::spelling(move |fake| fake.observed(move |_| wait(&gated)));
     let call = bench.call("acme", 100, sampling(1, 400, &[]));
     let record = call.record.clone();
     let calling = bench.shard.call(call);
@@ -167,7 +177,7 @@ async fn one_request_that_is_cut_before_its_first_token_is_charged_with_its_prom
     let bench = Bench::spelling(move |fake| {
         fake.observed(move |_| {
             seen.send(()).unwrap();
-            drop(gated.lock().unwrap().recv());
+            wait(&gated);
         })
     });
     let call = bench.call("acme", 100, sampling(1, 400, &[]));
@@ -230,7 +240,7 @@ async fn a_request_larger_than_the_kv_pool_is_refused_at_the_door() {
 async fn a_full_queue_refuses_and_says_when_to_come_back() {
     let (gate, gated) = mpsc::channel::<()>();
     let gated = Mutex::new(gated);
-    let bench = Bench::start(3, move |fake| fake.observed(move |_| drop(gated.lock().unwrap().recv())));
+    let bench = Bench::start(3, move |fake| fake.observed(move |_| wait(&gated)));
     let ask = |tenant| bench.call(tenant, 5, sampling(1, 8, &[]));
     let (first, second) = (bench.shard.call(ask("acme")), bench.shard.call(bench.call("acme", 5, sampling(2, 8, &[]))));
     assert!(bench.shard.offer(&ask("acme")).room_in > Duration::ZERO);
@@ -250,7 +260,7 @@ async fn a_full_queue_refuses_and_says_when_to_come_back() {
 async fn nothing_runs_and_others_wait_and_the_shard_says_so() {
     let (gate, gated) = mpsc::channel::<()>();
     let gated = Mutex::new(gated);
-    let bench = Bench::spelling(move |fake| fake.observed(move |_| drop(gated.lock().unwrap().recv())));
+    let bench = Bench::spelling(move |fake| fake.observed(move |_| wait(&gated)));
     bench.hand.advance(STUCK_AFTER * 2);
     assert_eq!(bench.shard.state(), State::Ready, "nothing to do is nothing to be stuck with");
     let calls: Vec<_> = (0..5).map(|_| bench.shard.call(bench.call("acme", 5, sampling(1, 8, &[])))).collect();

@@ -69,7 +69,11 @@ impl Backend for Upstream {
 
     fn offer(&self, _: &Call) -> Offer {
         let expected = self.remote.expected();
-        Offer { prefill_time: expected, queue_time: expected * self.remote.in_flight() }
+        let (in_flight, most) = (self.remote.in_flight(), self.remote.config.max_connections.get());
+        // What it takes to begin is measured under the load it has, and what is in flight beside this call tells replicas
+        // apart. How long its own queue is it doesn't tell.
+        let queue_time = expected * in_flight / most;
+        Offer { prefill_time: expected, queue_time, ..Offer::default() }
     }
 
     fn retries(&self) -> Retries {

@@ -21,6 +21,8 @@ const MAX_CONNECTIONS: u32 = 10_000;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The largest body in this time is 2.3 Mbit/s.
 const BODY_TIMEOUT: Duration = Duration::from_secs(60);
+/// As long as OpenAI's clients wait.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longer than load balancers keep theirs (60 s): whoever sends requests should be the one who closes.
 const KEEP_ALIVE: Duration = Duration::from_secs(75);
@@ -42,6 +44,7 @@ impl Resolver<'_> {
             max_body: or(raw.max_body, Bytes(MAX_BODY)).0,
             head_timeout: self.time(raw.head_timeout, HEAD_TIMEOUT, "server.head_timeout"),
             body_timeout: self.time(raw.body_timeout, BODY_TIMEOUT, "server.body_timeout"),
+            request_timeout: self.time(raw.request_timeout, REQUEST_TIMEOUT, "server.request_timeout"),
             write_timeout: self.time(raw.write_timeout, WRITE_TIMEOUT, "server.write_timeout"),
             keep_alive: self.time(raw.keep_alive, KEEP_ALIVE, "server.keep_alive"),
             drain: or(raw.drain, Time(DRAIN)).0,

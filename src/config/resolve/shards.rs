@@ -37,6 +37,7 @@ pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Mode
         name: "smollm2-135m".into(),
         aliases: vec!["default".into()],
         default_max_tokens: MAX_TOKENS,
+        request_timeout: None,
         prices: None,
         tokenizer: None,
         variants: BTreeMap::from([("q4".into(), variant)]),
@@ -125,10 +126,13 @@ impl Resolver<'_> {
             let variants = self.variants(raw.variants, &name, &path, backends);
             used.extend(variants.values().flat_map(|variant| variant.backends.iter().cloned()));
             let default_max_tokens = or(raw.default_max_tokens, MAX_TOKENS);
+            let key = join(&path, "request_timeout");
+            let request_timeout = raw.request_timeout.map(|time| self.time(Some(time), Duration::ZERO, &key));
             let prices = raw.prices.map(|raw| self.prices(raw, &join(&path, "prices")));
             let tokenizer = self.tokenizer(raw.tokenizer, backends.shards, &join(&path, "tokenizer"));
             let name = name.into_inner();
-            models.insert(name.clone(), Arc::new(Model { name, aliases, default_max_tokens, prices, tokenizer, variants }));
+            let model = Model { name, aliases, default_max_tokens, request_timeout, prices, tokenizer, variants };
+            models.insert(model.name.clone(), Arc::new(model));
         }
         for (kind, name) in given.iter().filter(|(_, name)| !used.contains(name.get_ref())) {
             let path = join(&format!("{kind}s"), name.get_ref().as_str());

@@ -506,3 +506,14 @@ fn what_is_wrong_with_an_upstream_is_refused_where_it_is() {
         assert!(!found.join("").contains("secret"), "{found:?}");
     }
 }
+
+#[test]
+fn a_timeout_is_the_server_s_or_the_model_s_and_never_zero() {
+    let config = parse(&format!("{VALID}models.m.request_timeout = \"90s\"\n[server]\nrequest_timeout = \"5m\"\n")).unwrap();
+    assert_eq!((config.server.request_timeout.as_secs(), config.models["m"].request_timeout.map(|time| time.as_secs())), (300, Some(90)));
+    assert_eq!(parse(VALID).unwrap().models["m"].request_timeout, None);
+    let tables = "shards.a.weights = \"file:a.gguf\"\nmodels.m.variants.v = { backends = [\"a\"] }\n";
+    for wrong in ["models.m.request_timeout = \"0s\"\n", "shards.a.stuck_after = \"0s\"\n", "shards.a.max_waiting = 0\n"] {
+        assert_eq!(problems(&format!("{tables}{wrong}")).len(), 1, "{wrong}");
+    }
+}

@@ -1,9 +1,10 @@
 //! Ends what waits for its client longer than it may. It looks at all connections of a thread from time to time, so that
-//! none of them needs a timer of its own.
+//! none of them needs a timer of its own; for the same reason it is the ticker of requests' deadlines.
 
 use super::Bounds;
 use super::pace::{Pace, Phase};
 use crate::config::Server;
+use crate::layer::alarm;
 use crate::metrics::ConnectionMetrics;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -59,6 +60,7 @@ impl Reaper {
         let mut last = Instant::now();
         loop {
             let now = tick.tick().await;
+            alarm::ring();
             let config = (self.bounds)();
             let bounds = &config.server;
             let shortest = bounds.head_timeout.min(bounds.keep_alive).min(bounds.write_timeout);

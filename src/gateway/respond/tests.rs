@@ -29,6 +29,7 @@ async fn every_error_has_its_row() {
         (Error::NoCapacity { model: text(), retry_after: wait() }, 503, "no_capacity"),
         (Error::ShardLost { backend: text() }, 503, "backend_unavailable"),
         (Error::UpstreamFailed { backend: text(), failure: text() }, 502, "backend_unavailable"),
+        (Error::DeadlinePassed { after: wait() }, 504, "timeout"),
         (Error::Internal, 500, "internal_error"),
     ];
     for (case, status, code) in rows {

@@ -155,3 +155,60 @@ async fn a_long_burst_is_written_in_pieces() {
     assert!(frames.last().unwrap().ends_with("data: [DONE]\n\n"));
     assert_eq!(frames.concat().matches("thousand times").count(), 1000);
 }
+
+/// What a client gets of a stream whose source panics after `events`, and how its lease ended.
+async fn panicking(events: Vec<Result<Event, Error>>) -> (String, Option<Outcome>, Option<Outcome>) {
+    struct Ended(Arc<std::sync::Mutex<Option<Outcome>>>);
+    impl Release for Ended {
+        fn release(self: Box<Self>, end: Outcome, _: &Usage) -> Option<BoxFuture<'static, ()>> {
+            assert!(self.0.lock().unwrap().replace(end).is_none(), "released once");
+            None
+        }
+    }
+    let mut events = events.into_iter();
+    let source = futures_util::stream::poll_fn(move |_| Poll::Ready(Some(events.next().expect("a bug, as this test wants it"))));
+    let ended = Arc::default();
+    let reply = Lease::on(Ended(Arc::clone(&ended))).hold(async { Ok(Reply::new(source)) }).await.unwrap();
+    let record = record();
+    let body = super::events(reply, &head(), &wanted(), record.clone(), Clock::system()).into_body();
+    let sent = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    let noted = record.lock().outcome;
+    let released = *ended.lock().unwrap();
+    (sent, noted, released)
+}
+
+#[tokio::test]
+async fn a_stream_that_panics_ends_with_an_error_event_and_gives_back_what_it_held() {
+    for events in [vec![], vec![text("a"), text("b")]] {
+        let (sent, noted, released) = panicking(events.clone()).await;
+        assert_eq!((noted, released), (Some(Outcome::Panic), Some(Outcome::Panic)));
+        let events: Vec<_> = sent.split_terminator("\n\n").collect();
+        assert!(events.last().unwrap().contains("\"code\":\"internal_error\""), "{sent}");
+        assert!(!sent.contains("[DONE]"));
+        assert!(events.iter().all(|event| serde_json::from_str::<serde_json::Value>(event.strip_prefix("data: ").unwrap()).is_ok()));
+    }
+}
+
+#[tokio::test]
+async fn a_room_that_panics_while_it_closes_keeps_nothing_of_the_others() {
+    struct Broken;
+    impl Release for Broken {
+        fn release(self: Box<Self>, _: Outcome, _: &Usage) -> Option<BoxFuture<'static, ()>> {
+            panic!("a bug, as this test wants it")
+        }
+    }
+    let (let_go, commit) = oneshot::channel();
+    let released = Arc::new(AtomicBool::new(false));
+    let outer = Lease::on(Durable { released: released.clone(), commit });
+    let (said, reply) = reply();
+    let reply = outer.hold(Lease::on(Broken).hold(async { Ok(reply) })).await.unwrap();
+    let mut body = events(reply, &head(), &wanted(), record(), Clock::system()).into_body();
+    said.send(END).unwrap();
+    drop(said);
+    let_go.send(()).unwrap();
+    let mut sent = String::new();
+    while let Some(frame) = frame(&mut body).await {
+        sent.push_str(&frame);
+    }
+    assert!(released.load(SeqCst) && sent.ends_with("data: [DONE]\n\n"), "{sent}");
+}

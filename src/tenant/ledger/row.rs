@@ -77,6 +77,7 @@ pub(in crate::tenant) fn outcome(end: Outcome) -> &'static str {
         Outcome::Done => "done",
         Outcome::Refused => "refused",
         Outcome::Error => "error",
+        Outcome::Deadline => "deadline",
         Outcome::ClientGone => "client_gone",
         Outcome::Panic => "panic",
     }
