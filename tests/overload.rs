@@ -23,6 +23,12 @@ fn chat(stream: bool) -> Value {
     json!({ "model": "default", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 300, "stream": stream })
 }
 
+/// The answer to a client that waits for a third of a second.
+async fn impatient(client: &Client, body: &Value) -> Answer {
+    let headers = [("content-type", "application/json"), ("x-stainless-timeout", "0.3")];
+    client.send(http::Method::POST, CHAT, &headers, body.to_string()).await.whole().await
+}
+
 fn code(answer: &Answer) -> (u16, String) {
     (answer.status, answer.json()["error"]["code"].as_str().unwrap_or_default().to_owned())
 }
@@ -68,7 +74,7 @@ async fn a_request_without_a_first_event_in_time_gets_504_and_leaves_nothing_beh
 #[tokio::test]
 async fn a_stream_that_isn_t_whole_in_time_ends_with_an_error_event_and_a_whole_answer_with_504() {
     let mut driven = driven(true);
-    let edge = Edge::with("request_timeout = \"150ms\"", std::slice::from_ref(&driven.backend));
+    let edge = Edge::with("request_timeout = \"1s\"", std::slice::from_ref(&driven.backend));
     for stream in [true, false] {
         let (answer, said) = tokio::join!(edge.post(CHAT, chat(stream)), async {
             let said = driven.begun.recv().await.unwrap();
@@ -89,21 +95,14 @@ async fn a_stream_that_isn_t_whole_in_time_ends_with_an_error_event_and_a_whole_
 
 #[tokio::test]
 async fn what_is_late_leaves_the_batch_within_a_step() {
-    let mut config = server::config();
-    config.server.request_timeout = Duration::from_millis(300);
-    let stepping = Stepping::with(config);
+    let stepping = Stepping::start();
     let client = Client::new(stepping.server.address(), Some(KEY));
     stepping.let_run(3);
-    let mut stream = client.stream(CHAT, &chat(true)).await;
-    let mut last = String::new();
-    while let Some(event) = stream.next().await {
-        last = event;
-    }
-    assert!(last.contains("\"code\":\"timeout\""), "{last}");
+    assert_eq!(code(&impatient(&client, &chat(false)).await), (504, "timeout".to_owned()));
     // The fourth step waits on the device; it is the one that may still be wasted.
     let (server, plans) = stepping.open();
     nothing_is_held(&server).await;
-    assert_eq!(plans.lock().unwrap().len(), 4);
+    assert!(plans.lock().unwrap().len() <= 4);
 }
 
 #[tokio::test]
@@ -283,7 +282,6 @@ async fn a_panic_in_a_stream_ends_it_with_an_error_event_and_its_connection_live
 async fn concurrency_slots_do_not_leak_on_timeouts_lost_backends_and_cancelled_streams() {
     let panic_too = Arc::new(AtomicBool::new(false));
     let mut config = server::config();
-    config.server.request_timeout = Duration::from_millis(200);
     config.shards.values_mut().for_each(|shard| Arc::make_mut(shard).stuck_after = Duration::from_secs(3600));
     let acme = config.tenants.values_mut().next().unwrap();
     let one_at_a_time = Most { all: Limit { concurrent: Some(1), ..Limit::default() }, ..Most::default() };
@@ -304,7 +302,7 @@ async fn concurrency_slots_do_not_leak_on_timeouts_lost_backends_and_cancelled_s
     for _ in 0..3 {
         // Timed out before the first byte.
         stall.store(true, SeqCst);
-        assert_eq!(code(&client.post(CHAT, &chat(false)).await), (504, "timeout".to_owned()));
+        assert_eq!(code(&impatient(&client, &chat(false)).await), (504, "timeout".to_owned()));
         stall.store(false, SeqCst);
         nothing_is_held(&server).await;
         // Cancelled in the middle.
