@@ -26,6 +26,7 @@
 //!    ends here.
 //! 5. [`route::Choose`] sets the variant and its replicas.
 //! 6. [`layer::Limit`] takes from the tenant's and the key's limits; what it took rides in the reply's [`call::Lease`].
+//!    [`layer::Deadline`] bounds its time, and [`layer::Admit`] refuses what no replica can begin within it.
 //! 7. [`route::Router`] asks the ready replicas for a [`backend::Offer`] and calls the cheapest one.
 //! 8. [`shard::Shard`] mails a sequence for each choice to its thread, whose loop is: take commands, [`engine::Engine::step`],
 //!    tell, publish.
