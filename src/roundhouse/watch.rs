@@ -4,12 +4,17 @@
 use super::house::House;
 use notify::{Config, Event, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
-/// A file is read when its folders have been quiet for this long: whoever writes it may do so in several pieces.
+/// How a file looks from outside: another file in its place, or other contents, look different.
+#[derive(PartialEq, Eq)]
+struct Look(Option<(PathBuf, u64, u64, SystemTime)>);
+
+/// A file is read when it has looked the same for this long: whoever writes it may do so in several pieces.
 const QUIET: Duration = Duration::from_millis(200);
 /// How often to look where the system doesn't tell of changes.
 const POLL: Duration = Duration::from_secs(2);
@@ -20,6 +25,18 @@ pub(super) struct Stop(Sender<Told>);
 enum Told {
     Changed,
     Stop,
+}
+
+// === impl Look ===
+
+impl Look {
+    fn at(file: &Path) -> Self {
+        let look = || {
+            let (path, metadata) = (file.canonicalize()?, std::fs::metadata(file)?);
+            Ok::<_, std::io::Error>((path, metadata.ino(), metadata.len(), metadata.modified()?))
+        };
+        Self(look().ok()) // a file that is gone looks like nothing
+    }
 }
 
 // === impl Stop ===
@@ -56,17 +73,39 @@ fn run(house: &House, file: &Path, tell: Sender<Told>, told: &Receiver<Told>) {
     };
     let mut watched = BTreeSet::new();
     follow(watcher.as_mut(), file, &mut watched);
+    let mut known = Look::at(file);
     while let Ok(Told::Changed) = told.recv() {
-        loop {
-            match told.recv_timeout(QUIET) {
-                Ok(Told::Changed) => {}
-                Ok(Told::Stop) => return,
-                Err(_) => break,
-            }
+        // Others write into the same folder, such as a ledger, and all the time.
+        let mut look = Look::at(file);
+        if look == known {
+            continue;
         }
+        loop {
+            if stopped_within(told, QUIET) {
+                return;
+            }
+            let next = Look::at(file);
+            if next == look {
+                break;
+            }
+            look = next;
+        }
+        known = look;
         follow(watcher.as_mut(), file, &mut watched);
         // Its outcome is in the log and in the metrics.
         let _ = house.reload_file();
+    }
+}
+
+/// Whether the watch is to end, after `wait` at the latest.
+fn stopped_within(told: &Receiver<Told>, wait: Duration) -> bool {
+    let until = Instant::now() + wait;
+    loop {
+        match told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+            Ok(Told::Changed) => {}
+            Ok(Told::Stop) => return true,
+            Err(_) => return false,
+        }
     }
 }
 
