@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Answers are always asked for as streams, so that the first token's time is known and a hang-up ends the work. What a
-//! remote shows of itself is its [`remote::Remote`]: calls in flight, recent latency, breaker, health.
+//! remote shows of itself is its `Remote`: calls in flight, recent latency, breaker, health.
 
 mod answer;
 mod breaker;
