@@ -5,7 +5,7 @@
 
 mod support;
 
-use roundhouse::config::{Config, Name};
+use roundhouse::config::{ClientAuth, Config, Name, Tls};
 use roundhouse::engine::fake::Fake;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
@@ -22,14 +22,19 @@ const UPSTREAM_KEY: &str = "the-key-that-only-upstreams-see";
 
 /// A server whose model `tiny` is served by these remotes, `far0` and on; `more` is said of each of them.
 fn front(remotes: &[SocketAddr], more: &str) -> Server {
+    let urls: Vec<_> = remotes.iter().map(|address| format!("http://{address}/v1")).collect();
+    front_of(&urls, more)
+}
+
+fn front_of(remotes: &[String], more: &str) -> Server {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("key"), UPSTREAM_KEY).unwrap();
     let upstreams: String = remotes
         .iter()
         .enumerate()
-        .map(|(index, address)| {
+        .map(|(index, url)| {
             let own = if more.contains("api_key") { "" } else { "api_key = { file = \"key\" }\n" };
-            format!("[upstreams.far{index}]\nurl = \"http://{address}/v1\"\n{own}{more}\n")
+            format!("[upstreams.far{index}]\nurl = \"{url}\"\n{own}{more}\n")
         })
         .collect();
     let names: Vec<_> = (0..remotes.len()).map(|index| format!("far{index}")).collect();
@@ -502,6 +507,43 @@ async fn a_connection_is_used_again_and_one_that_was_closed_meanwhile_is_replace
     for _ in 0..20 {
         assert_eq!(ask(&front_).await.status, 200);
     }
+}
+
+#[tokio::test]
+async fn over_tls_many_calls_share_one_http2_connection_and_a_stranger_s_certificate_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let signed = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let (cert, private) = (folder.path().join("cert.pem"), folder.path().join("key.pem"));
+    std::fs::write(&cert, signed.cert.pem()).unwrap();
+    std::fs::write(&private, signed.signing_key.serialize_pem()).unwrap();
+    let mut config = server::config();
+    config.server.tls = Some(Tls { cert: cert.clone(), key: private, client_ca: None, client_auth: ClientAuth::Required });
+    let stepping = Stepping::with(config);
+    let key = folder.path().join("key");
+    std::fs::write(&key, KEY).unwrap();
+    let more = format!("model = \"default\"\nretries.attempts = 1\nhealth.interval = \"1h\"\napi_key = {{ file = {key:?} }}");
+    let url = [format!("https://localhost:{}/v1", stepping.server.address().port())];
+    let front = front_of(&url, &format!("{more}\ntls.ca = {cert:?}"));
+    stepping.let_run(1000);
+    assert_eq!(ask(&front).await.status, 200); // the others find its connection
+    let streams = 8;
+    let asked = (0..streams).map(|_| {
+        let front = client(&front);
+        async move { front.stream(CHAT, &chat(json!({ "stream": true }))).await }
+    });
+    let open = futures_util::future::join_all(asked).await;
+    let back = Client::new(stepping.server.admin_address(), None).get("/metrics").await;
+    let back = String::from_utf8_lossy(&back.body).into_owned();
+    let line = back.lines().find(|line| line.starts_with("roundhouse_connections{port=\"gateway\"}")).unwrap();
+    assert!(line.ends_with("} 2") || line.ends_with("} 1"), "one of the health checks, one for all calls: {line}");
+    for stream in open {
+        assert!(stream.chunks().await.last().is_some());
+    }
+    nothing_is_in_flight(&front).await;
+
+    let stranger = front_of(&url, &more);
+    let refused = ask(&stranger).await;
+    assert_eq!((refused.status, &refused.json()["error"]["code"]), (502, &json!("backend_unavailable")));
 }
 
 #[tokio::test]

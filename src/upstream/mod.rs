@@ -5,8 +5,9 @@
 //! Events ◄─ answer.rs ◄─ said.rs ◄─ chunks ◄─ api::sse::Reader ◄──────────────────────────────┘
 //! ```
 //!
-//! Answers are always asked for as streams, so that the first token's time is known and a hang-up ends the work. What a
-//! remote shows of itself is its `Remote`: calls in flight, recent latency, breaker, health.
+//! Answers are always asked for as streams, so that the first token's time is known and a hang-up ends the work. What is
+//! known of a remote is in remote.rs: calls in flight, recent latency (recent.rs), breaker (breaker.rs) and what the health
+//! checks (checks.rs) found.
 
 mod answer;
 mod breaker;
