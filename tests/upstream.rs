@@ -425,6 +425,20 @@ async fn usage_split_over_two_stream_events_is_neither_lost_nor_counted_twice() 
 }
 
 #[tokio::test]
+async fn usage_said_with_each_choice_s_end_is_summed_and_a_prompt_counted_once() {
+    let end = |index: u32, prompt: u32, completion: u32| {
+        let choice = json!({ "index": index, "text": "x", "finish_reason": "stop" });
+        let usage = json!({ "prompt_tokens": prompt, "completion_tokens": completion });
+        format!("data: {}\n\n", json!({ "choices": [choice], "usage": usage }))
+    };
+    let bad = BadUpstream::always(stream(&["data: null\n\n", &end(2, 3, 4), &end(0, 5, 1), &end(3, 3, 8), &end(1, 5, 2), DONE])).await;
+    let front = front(&[bad.address], ONCE);
+    let body = json!({ "model": "tiny", "prompt": ["a b", "c"], "n": 2, "max_tokens": 9 });
+    let usage = client(&front).post("/v1/completions", &body).await.json()["usage"].clone();
+    assert_eq!((&usage["prompt_tokens"], &usage["completion_tokens"]), (&json!(8), &json!(15)));
+}
+
+#[tokio::test]
 async fn what_the_upstream_refuses_is_said_to_the_client() {
     let detail = json!({ "error": { "message": "top_p must be above 0", "param": "top_p", "type": "BadRequestError", "code": 400 } });
     let long = json!({ "error": { "message": "This model's maximum context length is 64 tokens. However, you requested 80 tokens \

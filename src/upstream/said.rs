@@ -14,7 +14,10 @@ pub(super) struct Said {
     pub(super) events: VecDeque<Event>,
     /// Which choices have ended.
     finished: Vec<bool>,
+    /// Of the whole answer, as chunks without choices say.
     counts: Counts,
+    /// Of each choice: llama.cpp says with each one's end what that one used.
+    of_choices: Vec<Counts>,
     /// Pieces of text, each of them about a token.
     pieces: u32,
     /// Whether there was content, or an end without any.
@@ -36,6 +39,7 @@ impl Said {
             events: VecDeque::new(),
             finished: vec![false; choices],
             counts: Counts::default(),
+            of_choices: vec![Counts::default(); choices],
             pieces: 0,
             begun: false,
             done: false,
@@ -58,11 +62,12 @@ impl Said {
         if let Some(remark) = remark {
             return Err(reported(remark, &self.call));
         }
+        if let Some(counts) = counts {
+            let choice = pieces.first().and_then(|piece| self.of_choices.get_mut(piece.index as usize));
+            choice.unwrap_or(&mut self.counts).merge(counts);
+        }
         for piece in pieces {
             self.piece(piece)?;
-        }
-        if let Some(counts) = counts {
-            self.counts.merge(counts);
         }
         Ok(())
     }
@@ -94,9 +99,22 @@ impl Said {
     pub(super) fn end(&mut self) {
         let prompt_tokens = self.call.prompts.iter().map(Prompt::likely_tokens).sum();
         let estimate = Usage { prompt_tokens, completion_tokens: self.pieces, ..Usage::default() };
-        let exact = self.counts.prompt_tokens.is_some() || self.call.prompts.iter().all(|prompt| prompt.exact);
-        self.call.record.lock().estimated = !exact || self.counts.completion_tokens.is_none();
-        self.events.push_back(Event::Usage(self.counts.usage(estimate)));
+        let counts = self.total();
+        let exact = counts.prompt_tokens.is_some() || self.call.prompts.iter().all(|prompt| prompt.exact);
+        self.call.record.lock().estimated = !exact || counts.completion_tokens.is_none();
+        self.events.push_back(Event::Usage(counts.usage(estimate)));
+    }
+
+    /// What was said of the whole answer, or else of its choices together; of a prompt only once, whatever its choices say.
+    fn total(&self) -> Counts {
+        let of_prompt = |choices: &[Counts]| {
+            let mut counts = Counts::default();
+            choices.iter().for_each(|choice| counts.merge(*choice));
+            let each = choices.iter().fold(Counts::default(), |sum, choice| sum.plus(*choice));
+            Counts { completion_tokens: each.completion_tokens, ..counts }
+        };
+        let prompts = self.of_choices.chunks(self.call.sampling.n.max(1) as usize);
+        self.counts.or(prompts.map(of_prompt).fold(Counts::default(), Counts::plus))
     }
 
     pub(super) fn call(&self) -> &Call {

@@ -117,7 +117,8 @@ impl Chunk {
     /// # Errors
     /// It isn't JSON, or has the wrong types.
     pub fn parse(kind: Kind, data: &[u8]) -> Result<Self, serde_json::Error> {
-        let wire: Wire = serde_json::from_slice(data)?;
+        // llama.cpp begins the answer to several prompts with `null`.
+        let Some(wire) = serde_json::from_slice::<Option<Wire>>(data)? else { return Ok(Self::default()) };
         Ok(Self {
             pieces: wire.choices.into_iter().map(|choice| choice.piece(kind)).collect(),
             counts: wire.usage.map(WireCounts::counts),
@@ -148,6 +149,28 @@ impl Counts {
         self.prompt_tokens = self.prompt_tokens.max(other.prompt_tokens);
         self.cached_tokens = self.cached_tokens.max(other.cached_tokens);
         self.completion_tokens = self.completion_tokens.max(other.completion_tokens);
+    }
+
+    /// Both together.
+    pub fn plus(self, other: Counts) -> Counts {
+        let sum = |one: Option<u32>, two: Option<u32>| match (one, two) {
+            (Some(one), Some(two)) => Some(one.saturating_add(two)),
+            (one, two) => one.or(two),
+        };
+        Counts {
+            prompt_tokens: sum(self.prompt_tokens, other.prompt_tokens),
+            cached_tokens: sum(self.cached_tokens, other.cached_tokens),
+            completion_tokens: sum(self.completion_tokens, other.completion_tokens),
+        }
+    }
+
+    /// These, and those of `other` for figures that aren't there.
+    pub fn or(self, other: Counts) -> Counts {
+        Counts {
+            prompt_tokens: self.prompt_tokens.or(other.prompt_tokens),
+            cached_tokens: self.cached_tokens.or(other.cached_tokens),
+            completion_tokens: self.completion_tokens.or(other.completion_tokens),
+        }
     }
 
     /// The usage they report, with those of `estimate` for figures that aren't there.
@@ -222,7 +245,7 @@ mod tests {
         assert_eq!(chunk.pieces, [Piece { index: 1, text: "a\n[DONE]".into(), ..Piece::default() }]);
         let end = chat(r#"{"choices":[{"delta":{},"finish_reason":"length"}]}"#);
         assert_eq!(end.pieces, [Piece { finish: Some("length".into()), ..Piece::default() }]);
-        for nothing in [r#"{"choices":[]}"#, r#"{"choices":null}"#, "{}"] {
+        for nothing in [r#"{"choices":[]}"#, r#"{"choices":null}"#, "{}", "null"] {
             assert_eq!(chat(nothing), Chunk::default());
         }
         let reasoning = chat(r#"{"choices":[{"index":0,"delta":{"content":null,"reasoning_content":"hm"}}]}"#);
