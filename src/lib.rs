@@ -14,7 +14,7 @@
 //! | 3 | [`model`] | weights, architectures, the runner that joins a model to a device |
 //! | 2 | [`engine`], [`cpu`] | sequences, KV blocks, the scheduler; kernels and buffers of the CPU device |
 //! | 1 | [`mod@reference`], [`text`], [`api`] | every operation in plain f32; tokenizer, template, detokenizer; wire types |
-//! | 0 | [`clock`], [`config`], [`metrics`], [`call`], [`backend`] | what everybody speaks |
+//! | 0 | [`clock`], [`config`], [`metrics`], [`outbound`], [`call`], [`backend`] | what everybody speaks |
 //!
 //! # The life of a request
 //!
@@ -49,6 +49,7 @@ pub mod cpu;
 pub mod engine;
 
 pub mod model;
+pub mod outbound;
 
 pub mod shard;
 pub mod tenant;

@@ -7,11 +7,11 @@ mod cache;
 mod error;
 mod https;
 mod pypi;
-mod redacted;
 
 pub use error::SourceError;
 
 use crate::config::{Environment, Secret, Weights};
+use crate::outbound::redacted;
 use cache::{Arriving, Cache};
 use sha2::{Digest, Sha256};
 use std::io::Read;

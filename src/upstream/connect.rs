@@ -1,17 +1,16 @@
 //! Connections to a remote: TCP, TLS, and whichever HTTP both sides speak.
 
 use super::failure::{Failure, UpstreamError};
-use crate::config::{self, BaseUrl, Environment, Name};
+use crate::config::{self, BaseUrl, Environment};
+use crate::outbound;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper::client::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -106,31 +105,16 @@ async fn http2(stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static) -> 
 }
 
 fn tls(config: &config::Upstream) -> Result<ClientConfig, UpstreamError> {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let roots = match &config.tls.ca {
-        Some(file) => read_roots(RootCertStore::empty(), &config.name, file)?,
-        None => {
-            let web = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-            match Environment::from_process().certificates {
-                Some(file) => read_roots(web, &config.name, &file)?,
-                None => web,
-            }
-        }
+    let (mut roots, file) = match &config.tls.ca {
+        Some(file) => (RootCertStore::empty(), Some(file.clone())),
+        None => (outbound::web(), Environment::from_process().certificates),
     };
-    let mut tls = versions.expect("the provider supports TLS 1.2 and 1.3").with_root_certificates(roots).with_no_client_auth();
+    if let Some(file) = file {
+        outbound::add(&mut roots, &file).map_err(|error| UpstreamError::Roots { upstream: config.name.clone(), file, error })?;
+    }
+    let mut tls = outbound::trusting(roots);
     tls.alpn_protocols = vec![HTTP2.to_vec(), b"http/1.1".to_vec()];
     Ok(tls)
-}
-
-/// Adds the certificates of a PEM file.
-fn read_roots(mut roots: RootCertStore, upstream: &Name, file: &Path) -> Result<RootCertStore, UpstreamError> {
-    let error = |message: String| UpstreamError::Roots { upstream: upstream.clone(), file: file.to_owned(), message };
-    let before = roots.len();
-    for certificate in CertificateDer::pem_file_iter(file).map_err(|found| error(found.to_string()))? {
-        roots.add(certificate.map_err(|found| error(found.to_string()))?).map_err(|found| error(found.to_string()))?;
-    }
-    if roots.len() == before { Err(error("there is no certificate in it".to_owned())) } else { Ok(roots) }
 }
 
 // === impl Sender ===

@@ -3,6 +3,7 @@
 use crate::api::sse::TooLong;
 use crate::call::{Error, Record};
 use crate::config::Name;
+use crate::outbound::RootsError;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,14 +12,14 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// Its root certificates can't be read.
-    #[error("upstreams.{upstream}.tls.ca: {}: {message}", file.display())]
+    #[error("upstreams.{upstream}.tls.ca: {}: {error}", file.display())]
     Roots {
         /// The upstream.
         upstream: Name,
         /// The file.
         file: PathBuf,
         /// Why.
-        message: String,
+        error: RootsError,
     },
     /// Something of its configuration can't be sent.
     #[error("upstreams.{upstream}.{key} can't be sent to it: {message}")]

@@ -4,7 +4,7 @@ use super::source::{Kind, Source};
 
 /// Rooms by floor. Rooms of one list may not know each other; on the first and the last floor the order counts.
 const FLOORS: [&[&str]; 9] = [
-    &["clock", "config", "metrics", "call", "backend"],
+    &["clock", "config", "metrics", "outbound", "call", "backend"],
     &["reference", "text", "api"],
     &["engine", "cpu", "cuda"],
     &["model"],

@@ -4,7 +4,7 @@
 //! It gets that name when it's complete and checked, so the name proves the content and nothing is hashed again.
 
 use super::error::{SourceError, check, hex};
-use super::redacted;
+use crate::outbound::redacted;
 use sha2::{Digest, Sha256};
 use std::fs::{self, DirEntry};
 use std::io::{self, Read, Seek, Write};

