@@ -473,6 +473,22 @@ async fn an_upstream_s_429_is_passed_on_with_its_retry_after() {
 }
 
 #[tokio::test]
+async fn an_upstream_that_repeats_the_key_it_was_sent_shows_it_to_no_client() {
+    let body =
+        json!({ "error": { "message": format!("{} invalid: Bearer {UPSTREAM_KEY}", "x".repeat(980)), "param": UPSTREAM_KEY } }).to_string();
+    let refused = format!("HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+    let chunk = json!({ "error": { "message": format!("no: {UPSTREAM_KEY}"), "code": 400 } });
+    let reported = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\ndata: {chunk}\n\n");
+    for said in [refused, reported] {
+        let bad = BadUpstream::always(Deed::Say(said.into_bytes())).await;
+        let answer = ask(&front(&[bad.address], "")).await;
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert_eq!(answer.status, 400, "{text}");
+        assert!(!text.contains(&UPSTREAM_KEY[..6]) && text.contains("***"), "{text}");
+    }
+}
+
+#[tokio::test]
 async fn an_upstream_sees_its_own_key_the_request_s_id_and_nothing_else_of_the_client() {
     let bad = BadUpstream::always(good()).await;
     let front = front(&[bad.address], "model = \"org/its-own-name\"");

@@ -20,6 +20,11 @@ impl Secret {
         &self.0
     }
 
+    /// `text` with `***` wherever it has this secret.
+    pub fn hidden_in(&self, text: &str) -> String {
+        if self.0.is_empty() { text.to_owned() } else { text.replace(&self.0, "***") }
+    }
+
     /// Whether `given` is this secret, in time that depends on neither.
     pub fn matches(&self, given: &[u8]) -> bool {
         blake3::hash(self.0.as_bytes()) == blake3::hash(given)

@@ -64,7 +64,7 @@ impl Answer {
         let (response, link) = pool::send(remote, &message).await?;
         let (head, body) = response.into_parts();
         if head.status != StatusCode::OK {
-            return Err(refuse(head.status, &head.headers, body, link, &call).await);
+            return Err(refuse(head.status, &head.headers, body, link, remote, &call).await);
         }
         check_stream(&head.headers)?;
         let heard = Instant::now();
@@ -72,7 +72,7 @@ impl Answer {
             state: State::Open,
             body,
             reader: sse::Reader::new(EVENT),
-            said: Said::new(call),
+            said: Said::new(call, remote.clone()),
             link: Some(link),
             place: None,
             silence: Box::pin(sleep_until(heard + remote.config.timeouts.idle)),
@@ -192,11 +192,11 @@ impl Stream for Answer {
 }
 
 /// Reads why the remote doesn't answer.
-async fn refuse(status: StatusCode, headers: &HeaderMap, body: Incoming, link: Link, call: &Call) -> Ended {
+async fn refuse(status: StatusCode, headers: &HeaderMap, body: Incoming, link: Link, remote: &Remote, call: &Call) -> Ended {
     let remark = match Limited::new(body, REMARK).collect().await {
         Ok(body) => {
             link.give_back();
-            Remark::parse(&body.to_bytes())
+            remote.without_key(Remark::parse(&body.to_bytes()))
         }
         Err(_) => Remark::default(), // the status says enough
     };

@@ -5,6 +5,7 @@ use super::connect::Connector;
 use super::failure::UpstreamError;
 use super::recent::Recent;
 use super::request::Endpoints;
+use crate::api::openai::Remark;
 use crate::backend::State;
 use crate::call::{Call, Error};
 use crate::clock::Clock;
@@ -87,6 +88,12 @@ impl Remote {
     /// What a call's first token takes by what was seen lately.
     pub(super) fn expected(&self) -> Duration {
         self.recent.expected(self.clock.now())
+    }
+
+    /// A remark as others may hear it: some servers repeat the credentials they were sent, and those are ours.
+    pub(super) fn without_key(&self, remark: Remark) -> Remark {
+        let Some(key) = &self.config.api_key else { return remark };
+        Remark { message: key.hidden_in(&remark.message), param: remark.param.map(|param| key.hidden_in(&param)), ..remark }
     }
 
     /// Takes a place for a call.

@@ -2,14 +2,17 @@
 
 use super::failure::{Ended, Failure};
 use super::refusal::reported;
+use super::remote::Remote;
 use super::request::kind;
 use crate::api::openai::{Chunk, Counts, Kind, Piece};
 use crate::call::{Call, Event, Finish, Prompt, Usage};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What a remote has said of one call so far.
 pub(super) struct Said {
     call: Call,
+    remote: Arc<Remote>,
     kind: Kind,
     pub(super) events: VecDeque<Event>,
     /// Which choices have ended.
@@ -31,11 +34,12 @@ const DONE: &[u8] = b"[DONE]";
 // === impl Said ===
 
 impl Said {
-    pub(super) fn new(call: Call) -> Self {
+    pub(super) fn new(call: Call, remote: Arc<Remote>) -> Self {
         let choices = call.prompts.len() * call.sampling.n as usize;
         Self {
             kind: kind(&call),
             call,
+            remote,
             events: VecDeque::new(),
             finished: vec![false; choices],
             counts: Counts::default(),
@@ -60,7 +64,7 @@ impl Said {
         }
         let Chunk { pieces, counts, remark } = Chunk::parse(self.kind, data).map_err(Failure::from)?;
         if let Some(remark) = remark {
-            return Err(reported(remark, &self.call));
+            return Err(reported(self.remote.without_key(remark), &self.call));
         }
         if let Some(counts) = counts {
             let choice = pieces.first().and_then(|piece| self.of_choices.get_mut(piece.index as usize));
