@@ -152,6 +152,10 @@ impl Runner {
 
     /// The log-probabilities that the plan's rows want, by what the model itself said.
     fn logprobs(&mut self, turn: &Turn<'_>, plan: &Plan) -> Vec<Logprob> {
+        let wanting = |row: &Row| self.sequences.get(&row.seq).and_then(|alive| alive.sampling.logprobs).is_some();
+        if !plan.rows.iter().any(|row| !row.score.is_empty() || row.sample > 0 && wanting(row)) {
+            return Vec::new(); // nearly always: a step allocates nothing for what nobody asked for
+        }
         let rows = self.llama.shape().vocabulary;
         let (mut of_rows, mut draw, mut first) = (Vec::new(), 0, 0);
         let mut positions = Vec::new();
