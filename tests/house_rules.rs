@@ -44,6 +44,19 @@ fn every_rule_has_files_to_look_at() {
     }
 }
 
+#[test]
+fn every_symptom_of_the_table_has_its_test() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let code: String = files(&root.join("tests"), "rs").iter().chain(&files(&root.join("src"), "rs")).map(|file| read(file)).collect();
+    let table = read(&root.join("tests/README.md"));
+    let (_, table) = table.split_once("| reported to |").expect("tests/README.md has the table");
+    let cells = table.lines().filter_map(|row| row.trim_end_matches(" |").rsplit_once("| "));
+    let names: Vec<_> = cells.flat_map(|(_, cell)| cell.split('`').skip(1).step_by(2)).collect();
+    assert!(names.len() > 30, "{names:?}");
+    let missing: Vec<_> = names.iter().filter(|name| !code.contains(&format!("fn {name}("))).collect();
+    assert!(missing.is_empty(), "tests/README.md names tests that there aren't: {missing:#?}");
+}
+
 /// All files below a folder with this ending, in order; none where there is no such folder.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
