@@ -1,6 +1,7 @@
 //! The one language spoken below the HTTP edge: what is asked (`Call`), what comes back (`Reply` of `Event`s), what is
 //! noted on the way (`Record`) and what must be given back at its end (`Lease`).
 
+mod asked;
 mod error;
 mod peer;
 mod record;
@@ -10,9 +11,10 @@ use crate::config;
 use std::sync::Arc;
 use std::time::Instant;
 
+pub use asked::Asked;
 pub use error::{Error, Limited};
 pub use peer::{Certificate, Peer};
-pub use record::{Fields, Level, Record};
+pub use record::{Considered, Fields, Level, Record};
 pub use reply::{Lease, Outcome, Release, Reply};
 
 /// An index into a model's vocabulary. An alias, not a newtype: whole slices of ids go to tokenizers and kernels.
@@ -37,6 +39,8 @@ pub struct Call {
     pub model: Arc<config::Model>,
     /// What is to be done with the prompts.
     pub task: Task,
+    /// What the client itself said. What follows is the variant's making of it.
+    pub asked: Arc<Asked>,
     /// The conversation; empty for `/v1/completions`.
     pub messages: Arc<[Message]>,
     /// Prompts as token ids. A choice's index is `prompt × n + i`; prompt tokens are counted once per prompt.
@@ -136,10 +140,12 @@ pub struct TokenLogprob {
 /// Where a call goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The chosen variant.
+    /// The variant that serves it: the one that its rule chose, or a fallback.
     pub variant: config::Name,
     /// Its replicas.
     pub backends: Arc<[config::Name]>,
+    /// Variants to try in this order where the chosen one can't answer.
+    pub fallback: Arc<[config::Name]>,
 }
 
 /// One thing a backend says.

@@ -26,8 +26,10 @@ pub struct Fields {
     pub model: Option<Name>,
     /// The rule that chose the variant, where there are rules.
     pub rule: Option<Name>,
-    /// The variant chosen.
+    /// The variant that answers.
     pub variant: Option<Name>,
+    /// The variant that its rule chose, where another one has to answer instead.
+    pub fallback_from: Option<Name>,
     /// The backend that took it.
     pub backend: Option<Name>,
     /// Where the requests-per-minute limit stands, from the very counter that enforces it.
@@ -38,6 +40,8 @@ pub struct Fields {
     pub passed_quotas: Vec<String>,
     /// The client's `traceparent`, where it has the form of one.
     pub traceparent: Option<String>,
+    /// The backends that could have taken it, and what each one offered.
+    pub considered: Vec<Considered>,
     /// How often backends were asked.
     pub attempts: u32,
     /// Those that failed before they had said anything, and what they did.
@@ -50,6 +54,17 @@ pub struct Fields {
     pub usage: Usage,
     /// How it ended.
     pub outcome: Option<Outcome>,
+}
+
+/// A backend that could have taken a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Considered {
+    /// Its name.
+    pub backend: Name,
+    /// Time until the call's turn would come there.
+    pub queue_time: Duration,
+    /// Time to compute its prompt then.
+    pub prefill_time: Duration,
 }
 
 /// A limit and where it stands.
@@ -77,11 +92,13 @@ impl Record {
             model: None,
             rule: None,
             variant: None,
+            fallback_from: None,
             backend: None,
             requests: None,
             tokens: None,
             passed_quotas: Vec::new(),
             traceparent: None,
+            considered: Vec::new(),
             attempts: 0,
             failed: Vec::new(),
             estimated: false,

@@ -1,9 +1,13 @@
 //! `roundhouse check`
 
+mod explain;
+
 use super::CliError;
 use crate::config::{ClientAuth, Config, ConfigError, Key, KeySource, Limits, Tls};
 use std::io::{self, Write};
 use std::path::PathBuf;
+
+pub(super) use explain::ExplainError;
 
 /// Check a configuration without starting anything: prints what would run, or every problem with its line and column.
 #[derive(Debug, clap::Args)]
@@ -14,6 +18,10 @@ pub(super) struct Check {
     /// Print JSON: `{"valid": true, "config": {…}}` or `{"valid": false, "problems": […]}`.
     #[arg(long)]
     json: bool,
+    /// Say where a request would go and why, and nothing else: `{"model": …, "tenant": …, "key": …, "prompt_tokens": …,
+    /// "endpoint": …, "class": …, "user": …, "headers": {…}}`, all but the model as they are needed.
+    #[arg(long, value_name = "REQUEST")]
+    explain: Option<String>,
 }
 
 // === impl Check ===
@@ -22,6 +30,14 @@ impl Check {
     pub(super) fn run(self) -> Result<(), CliError> {
         let checked = Config::load(&self.config);
         let mut out = io::stdout().lock();
+        if let (Ok(config), Some(request)) = (&checked, &self.explain) {
+            let explained = explain::explain(config, request)?;
+            match self.json {
+                true => writeln!(out, "{}", serde_json::json!(explained))?,
+                false => write!(out, "{explained}")?,
+            }
+            return Ok(());
+        }
         match &checked {
             Ok(config) if self.json => writeln!(out, "{}", serde_json::json!({ "valid": true, "config": config }))?,
             Ok(config) => summary(config, &mut out)?,
@@ -63,7 +79,11 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
     for (name, model) in &config.models {
         let aliases = if model.aliases.is_empty() { String::new() } else { format!(" ({})", list(&model.aliases)) };
         for (variant, served) in &model.variants {
-            writeln!(out, "model   {name}{aliases}: variant {variant} on {}", list(&served.backends))?;
+            let system = if served.system.is_some() { ", with a system message" } else { "" };
+            writeln!(out, "model   {name}{aliases}: variant {variant} on {}{system}", list(&served.backends))?;
+        }
+        for rule in &model.rules {
+            writeln!(out, "rule    {name}/{}: {}", rule.name, explain::leads_to(rule))?;
         }
     }
     for (name, tenant) in &config.tenants {

@@ -61,6 +61,9 @@ enum CliError {
     /// A key can't be changed.
     #[error(transparent)]
     Key(#[from] crate::tenant::KeyError),
+    /// The request to explain isn't one.
+    #[error("--explain: {0}")]
+    Explain(#[from] check::ExplainError),
     /// No key could be made.
     #[error("the system has no randomness to make a key from: {0}")]
     Randomness(#[from] getrandom::Error),

@@ -1,5 +1,7 @@
 //! The file as written: every key optional, every value with its place, nothing checked against anything else.
 
+pub(super) mod rule;
+
 use super::money::Decimal;
 use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
 use super::store::StoreUrl;
@@ -198,12 +200,14 @@ pub(super) struct Model {
     pub(super) prices: Option<Spanned<Prices>>,
     pub(super) tokenizer: Given<String>,
     pub(super) variants: Named<Variant>,
+    pub(super) rules: Vec<Spanned<rule::Rule>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Variant {
     pub(super) backends: Given<Vec<Spanned<Name>>>,
+    pub(super) system: Given<String>,
     pub(super) sampling: Sampling,
 }
 

@@ -1,6 +1,7 @@
 //! Raw → [`Config`]: defaults filled in, references and values checked. Goes on after a problem, so that all are told at once.
 
 mod auth;
+mod rules;
 mod server;
 mod serving;
 mod shards;
@@ -13,6 +14,7 @@ use super::problem::{Finding, join, nearest};
 use super::raw::{Given, Named, Raw};
 use super::read::{Read, read};
 use super::{Config, ConfigError, Name, Problem};
+use rules::Rules;
 use shards::Backends;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -90,6 +92,8 @@ impl<'a> Resolver<'a> {
         let store = self.store(raw.store);
         let billing = self.billing(raw.billing);
         let devices = self.devices(raw.devices);
+        let tenants = raw.tenants.keys().map(|name| name.get_ref().clone());
+        let mut known = Rules { tenants: tenants.collect(), ..Rules::default() };
         let (shards, upstreams, models) = match (raw.shards, raw.upstreams, raw.models) {
             (None, None, None) => {
                 let (shards, models) = shards::built_in();
@@ -100,7 +104,8 @@ impl<'a> Resolver<'a> {
                 let given: Vec<_> = named("shard", &shards).chain(named("upstream", &upstreams)).collect();
                 let shards = self.shards(shards, &devices);
                 let upstreams = self.upstreams(upstreams, &shards);
-                let models = self.models(models.unwrap_or_default(), &Backends { shards: &shards, upstreams: &upstreams }, &given);
+                let backends = Backends { shards: &shards, upstreams: &upstreams };
+                let models = self.models(models.unwrap_or_default(), &backends, &given, &mut known);
                 (shards, upstreams, models)
             }
         };

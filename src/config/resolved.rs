@@ -1,7 +1,7 @@
 //! The resolved configuration: every default filled in, every reference checked, units in the types.
 
 use super::server::{seconds, seconds_if_given};
-use super::{Auth, Billing, Name, Prices, Secret, Server, Store, Tenant, Tls, Tokenizer, Upstream, Weights};
+use super::{Auth, Billing, Name, Prices, Rule, Secret, Server, Store, Tenant, Tls, Tokenizer, Upstream, Weights};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -199,8 +199,10 @@ pub struct Model {
     pub prices: Option<Prices>,
     /// What counts its tokens; `None`: its first shard, where it has one.
     pub tokenizer: Option<Tokenizer>,
-    /// What serves it; one, so far.
+    /// What serves it.
     pub variants: BTreeMap<Name, Variant>,
+    /// Which of them; none where there is only one.
+    pub rules: Vec<Rule>,
 }
 
 /// One way to serve a model.
@@ -208,6 +210,8 @@ pub struct Model {
 pub struct Variant {
     /// Replicas, by name.
     pub backends: Arc<[Name]>,
+    /// The system message of conversations that come without one.
+    pub system: Option<Arc<str>>,
     /// Defaults for what clients leave out.
     pub sampling: SamplingDefaults,
 }

@@ -100,6 +100,14 @@ struct Flat {
     models: BTreeMap<Name, Limit>,
 }
 
+// === impl Class ===
+
+impl std::fmt::Display for Class {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.serialize(f)
+    }
+}
+
 // === impl Limits ===
 
 impl From<Flat> for Limits {

@@ -2,32 +2,35 @@
 //! its random seed, so that large requests can be prepared on another thread.
 
 use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts, StreamUsage};
-use crate::call::{Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
-use crate::config::{Class, Config, Model, Name, Prices, SamplingDefaults};
+use crate::call::{Asked, Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
+use crate::config::{Class, Config, Endpoint, Model, Name, Prices, Rule, Variant};
+use crate::route::render::{self, Rendering, Renderings};
 use crate::tenant::Holder;
 use crate::text::Text;
-use std::collections::BTreeMap;
+use http::HeaderMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a model's requests are tokenized and how long they may be.
+/// How a model's requests are read.
 #[derive(Clone)]
 pub struct Served {
-    /// Its tokenizer and chat template; `None` where only remote servers have them: tokens are bounded by bytes then.
+    /// Its reference tokenizer and chat template; `None` where only remote servers have them: tokens are bounded by bytes
+    /// then.
     pub text: Option<Arc<Text>>,
-    /// Tokens one sequence may have; `u32::MAX` where nobody here knows.
-    pub context: u32,
-    /// Tokens the KV pool of its smallest backend holds; `u32::MAX` likewise.
-    pub pool_tokens: u32,
-    /// Whether every backend tells the ids of its tokens.
-    pub token_ids: bool,
+    /// How each of its variants reads them.
+    pub variants: BTreeMap<Name, Rendering>,
 }
 
 /// Everything requests can ask for.
 pub(super) struct Catalog {
     config: Arc<Config>,
     served: BTreeMap<Name, Served>,
-    fingerprints: BTreeMap<Name, Arc<str>>,
+    /// By model and variant.
+    fingerprints: BTreeMap<Name, BTreeMap<Name, Arc<str>>>,
+    /// The headers that rules look at, by model.
+    headers: BTreeMap<Name, BTreeSet<Name>>,
+    renderings: Renderings,
 }
 
 /// What the client wants to get back.
@@ -37,17 +40,12 @@ pub(super) struct Wanted {
     pub(super) usage: StreamUsage,
     pub(super) token_ids: bool,
     pub(super) choices: usize,
-    pub(super) fingerprint: Arc<str>,
     /// Of the model.
     pub(super) prices: Option<Prices>,
 }
 
 /// Choices of one request, prompts × n: each is a sequence.
 const MOST_SEQUENCES: usize = 2048;
-/// Tokens that a chat template puts around a message, at most.
-const TURN_TOKENS: usize = 16;
-/// Tokens that a chat template puts around a conversation, at most: some have a system message of their own.
-const TEMPLATE_TOKENS: usize = 128;
 /// When it is worth another try while a model's tokenizer isn't there yet.
 const LOADING: Duration = Duration::from_secs(5);
 
@@ -55,8 +53,25 @@ const LOADING: Duration = Duration::from_secs(5);
 
 impl Catalog {
     pub(super) fn new(config: Arc<Config>, served: BTreeMap<Name, Served>) -> Self {
-        let fingerprints = config.models.values().map(|model| (model.name.clone(), fingerprint(&config, model))).collect();
-        Self { config, served, fingerprints }
+        let of_variants = |model: &Model| {
+            let variants = model.variants.iter();
+            variants.map(|(name, variant)| (name.clone(), fingerprint(&config, variant))).collect()
+        };
+        let fingerprints = config.models.values().map(|model| (model.name.clone(), of_variants(model))).collect();
+        let looked_at = |model: &Arc<Model>| (model.name.clone(), model.rules.iter().flat_map(Rule::headers).cloned().collect());
+        let headers = config.models.values().map(looked_at).collect();
+        let renderings = served.iter().map(|(model, served)| (model.clone(), served.variants.clone())).collect();
+        Self { renderings: Renderings::new(renderings), config, served, fingerprints, headers }
+    }
+
+    /// How variants make calls their own.
+    pub(super) fn renderings(&self) -> Renderings {
+        self.renderings.clone()
+    }
+
+    /// Equal for equal weights, quantization and program.
+    pub(super) fn fingerprint(&self, model: &Name, variant: &Name) -> Arc<str> {
+        self.fingerprints.get(model).and_then(|variants| variants.get(variant)).cloned().unwrap_or_default()
     }
 
     /// The model of this name or alias, if the holder may use it.
@@ -75,45 +90,54 @@ impl Catalog {
         &self.config
     }
 
-    /// The call a request's body asks for.
-    pub(super) fn prepare(&self, kind: Kind, body: &[u8], holder: Holder, record: Record) -> Result<(Call, Wanted), Error> {
+    /// The call a request's body asks for, before a variant is chosen for it.
+    pub(super) fn prepare(
+        &self,
+        kind: Kind,
+        headers: &HeaderMap,
+        body: &[u8],
+        holder: Holder,
+        record: Record,
+    ) -> Result<(Call, Wanted), Error> {
         let (body, unknown) = (openai::parse(body)?, self.config.server.unknown_parameters);
-        let (name, asked, generation) = match kind {
+        let (name, input, generation) = match kind {
             Kind::Chat => {
                 let ChatRequest { model, messages, generation } = ChatRequest::parse(body, unknown)?;
-                (model, Asked::Chat(messages), generation)
+                (model, Input::Chat(messages), generation)
             }
             Kind::Completion => {
                 let CompletionRequest { model, prompts, generation } = CompletionRequest::parse(body, unknown)?;
-                (model, Asked::Completion(prompts), generation)
+                (model, Input::Completion(prompts), generation)
             }
         };
         let model = self.model(&name, &holder)?.clone();
         record.lock().model = Some(model.name.clone());
         let served = self.served.get(&model.name);
         let served = served.ok_or_else(|| Error::NoCapacity { model: model.name.to_string(), retry_after: LOADING })?;
-        let (messages, prompts) = asked.tokenize(served)?;
-        if generation.return_token_ids && !served.token_ids {
-            let message = "'return_token_ids' isn't supported for this model: a remote server answers, and tells text only. Leave it out.";
-            return Err(Error::Unsupported { param: "return_token_ids".to_owned(), message: message.to_owned() });
-        }
+        let bytes = input.bytes();
+        let (messages, prompts) = input.tokenize(served)?;
         let choices = choices(prompts.len(), generation.n)?;
         if let Some(text) = &served.text {
             check_bias(&generation, text)?;
         }
-        let sampling = sampling(&generation, &model, fit(kind, &prompts, &generation, &model, served)?)?;
         let wanted = Wanted {
             kind,
             stream: generation.stream,
             usage: generation.usage,
             token_ids: generation.return_token_ids,
             choices,
-            fingerprint: self.fingerprints.get(&model.name).cloned().unwrap_or_default(),
             prices: model.prices,
         };
         let class = if generation.flex { Class::Batch } else { holder.tenant.class };
         let Holder { tenant, key } = holder;
-        let (messages, prompts, sampling) = (messages.into(), prompts.into(), Arc::new(sampling));
+        let (messages, prompts): (Arc<[Message]>, Arc<[Prompt]>) = (messages.into(), prompts.into());
+        let sampling = Arc::new(sampling(&generation)?);
+        let mut asked = asked(generation, self.headers.get(&model.name), headers);
+        (asked.messages, asked.prompts, asked.bytes) = (messages.clone(), prompts.clone(), bytes);
+        asked.endpoint = match kind {
+            Kind::Chat => Endpoint::Chat,
+            Kind::Completion => Endpoint::Completions,
+        };
         let call = Call {
             record,
             tenant,
@@ -121,6 +145,7 @@ impl Catalog {
             model,
             class,
             task: Task::Generate,
+            asked: Arc::new(asked),
             messages,
             prompts,
             sampling,
@@ -133,30 +158,33 @@ impl Catalog {
 }
 
 /// What is to be continued, before it is tokens.
-enum Asked {
+enum Input {
     Chat(Vec<Message>),
     Completion(Prompts),
 }
 
-// === impl Asked ===
+// === impl Input ===
 
-impl Asked {
+impl Input {
+    /// Of its text.
+    fn bytes(&self) -> usize {
+        match self {
+            Input::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
+            Input::Completion(Prompts::Text(one)) => one.len(),
+            Input::Completion(Prompts::Texts(many)) => many.iter().map(String::len).sum(),
+            Input::Completion(Prompts::Ids(_) | Prompts::IdLists(_)) => 0,
+        }
+    }
+
     fn tokenize(self, served: &Served) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
         let Some(text) = &served.text else { return self.bound() };
         match self {
-            Asked::Chat(messages) => {
-                let bytes = messages.iter().map(|message| message.content.len()).sum();
-                may_fit(Kind::Chat, bytes, text, limit(served))?;
-                if !text.has_template() {
-                    let message = "This model has no chat template, so it can't answer messages. Use /v1/completions.";
-                    return Err(Error::Invalid { param: Some("model".to_owned()), message: message.to_owned() });
-                }
-                let ids = text.encode_chat(&messages);
-                let ids = ids.map_err(|error| Error::Invalid { param: Some("messages".to_owned()), message: error.to_string() })?;
-                Ok((messages, vec![prompt(ids, "messages", text)?]))
+            Input::Chat(messages) => {
+                let prompt = render::chat(&messages, text, limit(served))?;
+                Ok((messages, vec![prompt]))
             }
-            Asked::Completion(prompts) => {
-                let encode = |one: String, path: &str| encode(one, path, text, limit(served));
+            Input::Completion(prompts) => {
+                let encode = |one: String, path: &str| render::completion(&one.into(), path, text, limit(served));
                 let prompts = match prompts {
                     Prompts::Text(one) => vec![encode(one, "prompt")?],
                     Prompts::Texts(many) => listed(many, encode)?,
@@ -174,12 +202,11 @@ impl Asked {
         let text = |one: String| Prompt { text: Some(one.as_str().into()), ..Prompt::uncounted(bound(one.len())) };
         let ids = |ids: Vec<TokenId>| Prompt { tokens: bound(ids.len()), ids: ids.into(), exact: true, ..Prompt::uncounted(0) };
         match self {
-            Asked::Chat(messages) => {
-                let turn = |message: &Message| message.content.len() + message.role.len() + message.name.as_ref().map_or(0, String::len);
-                let bytes: usize = messages.iter().map(|message| turn(message) + TURN_TOKENS).sum();
-                Ok((messages, vec![Prompt::uncounted(bound(bytes + TEMPLATE_TOKENS))]))
+            Input::Chat(messages) => {
+                let prompt = render::bound(&messages);
+                Ok((messages, vec![prompt]))
             }
-            Asked::Completion(prompts) => {
+            Input::Completion(prompts) => {
                 let prompts = match prompts {
                     Prompts::Text(one) => vec![text(one)],
                     Prompts::Texts(many) => many.into_iter().map(text).collect(),
@@ -194,12 +221,6 @@ impl Asked {
 
 fn listed<T>(many: Vec<T>, each: impl Fn(T, &str) -> Result<Prompt, Error>) -> Result<Vec<Prompt>, Error> {
     many.into_iter().enumerate().map(|(index, one)| each(one, &format!("prompt[{index}]"))).collect()
-}
-
-fn encode(one: String, path: &str, text: &Text, limit: u64) -> Result<Prompt, Error> {
-    may_fit(Kind::Completion, one.len(), text, limit)?;
-    let prompt = prompt(text.encode(&one), path, text)?;
-    Ok(Prompt { text: Some(one.into()), ..prompt })
 }
 
 fn check_bias(generation: &Generation, text: &Text) -> Result<(), Error> {
@@ -222,45 +243,33 @@ fn check_ids(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error
         let message = format!("Invalid value for '{path}': the vocabulary has no token {id}; ids go from 0 to {}.", size.saturating_sub(1));
         return Err(Error::Invalid { param: Some(path), message });
     }
-    prompt(ids, path, text)
+    render::check(Prompt::new(ids, text.digest()), path)
 }
 
-fn prompt(ids: Vec<TokenId>, path: &str, text: &Text) -> Result<Prompt, Error> {
-    if ids.is_empty() {
-        return Err(Error::Invalid { param: Some(path.to_owned()), message: format!("'{path}' has no tokens. Send at least one.") });
-    }
-    Ok(Prompt::new(ids, text.digest()))
-}
-
-/// Refuses before it is tokenized what can't fit whatever its tokens are.
-fn may_fit(kind: Kind, bytes: usize, text: &Text, limit: u64) -> Result<(), Error> {
-    let least = (bytes / text.longest_token_bytes().max(1)) as u64;
-    if least > limit { Err(Error::ContextLength { param: param(kind), limit, prompt_tokens: least, max_tokens: None }) } else { Ok(()) }
-}
-
-/// Most tokens each choice may get: what was asked for, or what is left of the context.
-fn fit(kind: Kind, prompts: &[Prompt], generation: &Generation, model: &Model, served: &Served) -> Result<u32, Error> {
-    let limit = limit(served);
-    // A bound refuses nothing: whoever has the tokenizer does.
-    let exact = prompts.iter().filter(|prompt| prompt.exact);
-    let prompt_tokens = exact.map(|prompt| u64::from(prompt.tokens)).max().unwrap_or_default();
-    let too_long = |max_tokens| Err(Error::ContextLength { param: param(kind), limit, prompt_tokens, max_tokens });
-    match generation.max_tokens.map(u64::from) {
-        _ if prompt_tokens >= limit => too_long(None), // no room for a single token
-        Some(max) if prompt_tokens + max > limit => too_long(Some(max)),
-        Some(max) => Ok(max as u32),
-        None => Ok((limit - prompt_tokens).min(u64::from(model.default_max_tokens.get())) as u32),
-    }
-}
-
+/// What the roomiest variant takes; the chosen one may have less room.
 fn limit(served: &Served) -> u64 {
-    served.context.min(served.pool_tokens).into()
+    served.variants.values().map(Rendering::limit).max().unwrap_or(u32::MAX.into())
 }
 
-fn param(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Chat => "messages",
-        Kind::Completion => "prompt",
+/// What the client said, and of its headers what rules look at.
+fn asked(generation: Generation, names: Option<&BTreeSet<Name>>, headers: &HeaderMap) -> Asked {
+    let values = |name: &Name| {
+        let values = headers.get_all(name.as_str()).iter().filter_map(|value| Some((name.clone(), value.to_str().ok()?.to_owned())));
+        values.collect::<Vec<_>>()
+    };
+    Asked {
+        max_tokens: generation.max_tokens,
+        temperature: generation.temperature,
+        top_k: generation.top_k,
+        top_p: generation.top_p,
+        min_p: generation.min_p,
+        repetition_penalty: generation.repetition_penalty,
+        frequency_penalty: generation.frequency_penalty,
+        presence_penalty: generation.presence_penalty,
+        token_ids: generation.return_token_ids,
+        user: generation.user,
+        headers: names.into_iter().flatten().flat_map(values).collect(),
+        ..Asked::default()
     }
 }
 
@@ -273,8 +282,8 @@ fn choices(prompts: usize, n: u32) -> Result<usize, Error> {
     Ok(choices)
 }
 
-fn sampling(generation: &Generation, model: &Model, max_tokens: u32) -> Result<Sampling, Error> {
-    let defaults = model.variants.values().next().map_or_else(SamplingDefaults::default, |variant| variant.sampling);
+/// How tokens are drawn, as far as no variant has a say in it.
+fn sampling(generation: &Generation) -> Result<Sampling, Error> {
     let seed = match generation.seed {
         Some(seed) => seed,
         None => getrandom::u64().map_err(|error| {
@@ -284,32 +293,24 @@ fn sampling(generation: &Generation, model: &Model, max_tokens: u32) -> Result<S
     };
     Ok(Sampling {
         n: generation.n,
-        max_tokens,
-        min_tokens: generation.min_tokens.min(max_tokens),
-        temperature: generation.temperature.unwrap_or(defaults.temperature),
-        top_k: generation.top_k.unwrap_or(defaults.top_k),
-        top_p: generation.top_p.unwrap_or(defaults.top_p),
-        min_p: generation.min_p.unwrap_or(defaults.min_p),
-        repetition_penalty: generation.repetition_penalty.unwrap_or(defaults.repetition_penalty),
-        frequency_penalty: generation.frequency_penalty.unwrap_or(defaults.frequency_penalty),
-        presence_penalty: generation.presence_penalty.unwrap_or(defaults.presence_penalty),
+        min_tokens: generation.min_tokens,
         logit_bias: generation.logit_bias.clone(),
         seed,
         stop: generation.stop.clone(),
         ignore_eos: generation.ignore_eos,
         logprobs: generation.logprobs,
         echo: generation.echo,
+        ..Sampling::default()
     })
 }
 
-/// Equal for equal weights, quantization and program: the same seed then gives the same answer.
-fn fingerprint(config: &Config, model: &Model) -> Arc<str> {
+/// Equal for equal weights, quantization, system message and program: the same seed then gives the same answer.
+fn fingerprint(config: &Config, variant: &Variant) -> Arc<str> {
     let mut hash = blake3::Hasher::new();
     hash.update(env!("CARGO_PKG_VERSION").as_bytes());
-    for backend in model.variants.values().flat_map(|variant| variant.backends.iter()) {
-        if let Some(shard) = config.shards.get(backend) {
-            hash.update(format!("{:?} {:?} {:?} {:?}\n", shard.weights, shard.sha256, shard.quantize, shard.kv_cache.dtype).as_bytes());
-        }
+    for shard in variant.backends.iter().filter_map(|backend| config.shards.get(backend)) {
+        hash.update(format!("{:?} {:?} {:?} {:?}\n", shard.weights, shard.sha256, shard.quantize, shard.kv_cache.dtype).as_bytes());
     }
+    hash.update(variant.system.as_deref().unwrap_or_default().as_bytes());
     format!("fp_{}", &hash.finalize().to_hex()[..12]).into()
 }

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::config::Server;
 use crate::layer::Incoming;
 use crate::layer::trace::random_id;
+use crate::route::render;
 use crate::tenant::{Accounts, Holder};
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -36,10 +37,6 @@ struct Shared {
     /// When the models began to be offered, in seconds since the epoch.
     created: u64,
 }
-
-/// Bodies above this are parsed and tokenized on another thread: about a millisecond's work, which is as long as other
-/// requests may be kept waiting.
-const LARGE_BODY: usize = 16 << 10;
 
 // === impl Translate ===
 
@@ -122,11 +119,11 @@ impl Shared {
         let (head, body) = http.into_parts();
         read::check_content_type(&head.headers)?;
         let body = read::body(&head.headers, body, self.max_body, self.body_timeout).await?;
-        if body.len() <= LARGE_BODY {
-            return self.catalog.prepare(kind, &body, holder, record);
+        if body.len() <= render::LARGE {
+            return self.catalog.prepare(kind, &head.headers, &body, holder, record);
         }
         let catalog = self.catalog.clone();
-        match tokio::task::spawn_blocking(move || catalog.prepare(kind, &body, holder, record)).await {
+        match tokio::task::spawn_blocking(move || catalog.prepare(kind, &head.headers, &body, holder, record)).await {
             Ok(prepared) => prepared,
             Err(ended) => match ended.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
@@ -141,14 +138,14 @@ impl Shared {
             (Kind::Chat, true) => ("chatcmpl-", "chat.completion.chunk"),
             (Kind::Completion, _) => ("cmpl-", "text_completion"),
         };
-        let head = Head {
-            id: random_id(prefix),
-            object,
-            created: self.clock.unix().as_secs(),
-            model: record.lock().model.as_ref().map(ToString::to_string).unwrap_or_default(),
-            system_fingerprint: wanted.fingerprint.clone(),
-            prices: wanted.prices,
+        let (model, system_fingerprint) = {
+            let notes = record.lock();
+            let served = notes.model.as_ref().zip(notes.variant.as_ref());
+            let fingerprint = served.map(|(model, variant)| self.catalog.fingerprint(model, variant));
+            (notes.model.as_ref().map(ToString::to_string).unwrap_or_default(), fingerprint.unwrap_or_default())
         };
+        let head =
+            Head { id: random_id(prefix), object, created: self.clock.unix().as_secs(), model, system_fingerprint, prices: wanted.prices };
         if wanted.stream {
             Ok(stream::events(reply, &head, &wanted, record, self.clock.clone()))
         } else {

@@ -33,7 +33,10 @@ impl<S> Admit<S> {
     fn wait(&self, call: &Call) -> Option<Duration> {
         let by = call.first_by.into_iter().chain(call.deadline).min();
         let left = by.map_or(Duration::MAX, |by| by.saturating_duration_since(self.clock.now()));
-        let names = call.route.iter().flat_map(|route| route.backends.iter());
+        // Where its own variant has no room, one of its fallbacks may.
+        let instead = call.route.iter().flat_map(|route| route.fallback.iter());
+        let instead = instead.filter_map(|variant| call.model.variants.get(variant)).flat_map(|variant| variant.backends.iter());
+        let names = call.route.iter().flat_map(|route| route.backends.iter()).chain(instead);
         let ready = names.filter_map(|name| self.backends.get(name)).filter(|backend| backend.state() == State::Ready);
         let able = ready.filter(|backend| backend.supports(call).is_ok());
         let soonest = able.map(|backend| {

@@ -51,6 +51,7 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         request_timeout: None,
         tokenizer: None,
         variants: BTreeMap::new(),
+        rules: Vec::new(),
     };
     let prompt = Prompt::new([1, 2, 3], crate::call::Digest([0; 16]));
     let sampling = Sampling { max_tokens: 9, ..Sampling::default() };
@@ -61,6 +62,7 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
         tenant,
         model: Arc::new(model),
         task: Task::Generate,
+        asked: Arc::default(),
         messages: Arc::default(),
         prompts: [prompt].into(),
         sampling: Arc::new(sampling),

@@ -1,7 +1,7 @@
 //! One request from its head to the last byte of its answer: its record, its log line and its metrics.
 
 use super::Incoming;
-use crate::call::{Outcome, Peer, Record};
+use crate::call::{Considered, Outcome, Peer, Record};
 use crate::clock::Clock;
 use crate::config::Name;
 use crate::metrics::{Metrics, Served, UNKNOWN};
@@ -128,7 +128,9 @@ impl Drop for Watch {
             model = shown(&notes.model),
             rule = notes.rule.as_ref().map(Name::as_str),
             variant = shown(&notes.variant),
+            fallback_from = notes.fallback_from.as_ref().map(Name::as_str),
             backend = shown(&notes.backend),
+            offers = (!notes.considered.is_empty()).then(|| offers(&notes.considered)),
             config = notes.config_version,
             attempts = notes.attempts,
             failed = (!notes.failed.is_empty()).then(|| failures(&notes.failed)),
@@ -150,6 +152,15 @@ impl Drop for Watch {
         }
         self.metrics.count_request(served, self.status);
     }
+}
+
+/// `a queue 0ms prefill 12.5ms, b queue 3ms prefill 12.5ms`
+fn offers(considered: &[Considered]) -> String {
+    let offer = |one: &Considered| {
+        let (queue, prefill) = (milliseconds(one.queue_time), milliseconds(one.prefill_time));
+        format!("{} queue {queue}ms prefill {prefill}ms", one.backend)
+    };
+    considered.iter().map(offer).collect::<Vec<_>>().join(", ")
 }
 
 /// `a can't be reached, b answered with status 500`

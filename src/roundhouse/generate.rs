@@ -65,8 +65,10 @@ pub fn generate(
     let shard = shard.ok_or_else(|| GenerateError::NoModel(request.model.clone()))?;
     let clock = Clock::system();
     let shard = start_shard(shard, engines, &Metrics::new(), &clock)?;
-    let message = Message { role: "user".into(), content: request.prompt.clone(), name: None };
-    let ids = if request.raw { shard.text().encode(&request.prompt) } else { shard.text().encode_chat(&[message])? };
+    let turn = |role: &str, content: &str| Message { role: role.into(), content: content.into(), name: None };
+    let system = variant.system.iter().map(|system| turn("system", system));
+    let messages: Vec<_> = system.chain([turn("user", &request.prompt)]).collect();
+    let ids = if request.raw { shard.text().encode(&request.prompt) } else { shard.text().encode_chat(&messages)? };
     let room = shard.context().min(shard.pool_tokens()).saturating_sub(ids.len() as u32).max(1);
     let sampling = Sampling {
         max_tokens: request.max_tokens.unwrap_or(model.default_max_tokens.get().min(room)),
@@ -85,6 +87,7 @@ pub fn generate(
         key: Arc::new(config::Key::new(Name::from("local"), [0; 32])),
         model: model.clone(),
         task: Task::Generate,
+        asked: Arc::default(),
         messages: Arc::new([]),
         prompts: Arc::new([Prompt::new(ids, shard.text().digest())]),
         sampling: Arc::new(sampling),

@@ -1,9 +1,12 @@
-//! Where a call goes: [`Choose`] picks the variant, [`Router`] the replica.
+//! Where a call goes: [`Choose`] picks the variant by [`rules`] and makes the call one for it, [`Router`] picks the replica.
 
 mod choose;
+pub mod render;
 mod router;
+pub mod rules;
 
 pub use choose::Choose;
+pub use render::{Rendering, Renderings};
 pub use router::Router;
 
 #[cfg(test)]

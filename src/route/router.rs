@@ -1,7 +1,9 @@
-//! Which replica serves a call: the cheapest of those that can, by what they publish of themselves.
+//! Which replica serves a call: the cheapest of its variant's that can, by what they publish of themselves; where none
+//! can, one of the next variant's.
 
+use super::render::Renderings;
 use crate::backend::{Backend, State};
-use crate::call::{Call, Error, Reply};
+use crate::call::{Call, Considered, Error, Reply};
 use crate::config::{Name, Retries};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -15,6 +17,7 @@ use tower::Service;
 #[derive(Clone)]
 pub struct Router {
     backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
+    renderings: Renderings,
 }
 
 /// A replica that could serve a call.
@@ -38,9 +41,36 @@ const PAUSE: Duration = Duration::from_millis(100);
 // === impl Router ===
 
 impl Router {
-    /// A router to these backends.
-    pub fn new(backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>) -> Self {
-        Self { backends }
+    /// A router to these backends; `renderings` make a call one for a fallback.
+    pub fn new(backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>, renderings: Renderings) -> Self {
+        Self { backends, renderings }
+    }
+
+    /// The variants of the chain one after the other, until one has the first content. A call is one request, however many
+    /// have tried: what it holds above is held once.
+    async fn fall_back(self, mut call: Call, refusal: Error) -> Result<Reply, Error> {
+        let mut refusal = refusal;
+        let Some(chosen) = call.route.clone() else { return Err(refusal) };
+        for variant in chosen.fallback.iter().filter(|variant| **variant != chosen.variant) {
+            if let Err(error) = self.renderings.render(&mut call, variant).await {
+                refusal = worse(refusal, error);
+                continue;
+            }
+            {
+                let mut notes = call.record.lock();
+                notes.fallback_from.get_or_insert_with(|| chosen.variant.clone());
+                notes.variant = Some(variant.clone());
+            }
+            let answer = match self.candidates(&call) {
+                Ok(candidates) => try_in_turn(candidates, call.clone()).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Err(error) if may_pass_to_a_variant(&error) => refusal = worse(refusal, error),
+                answer => return answer,
+            }
+        }
+        Err(refusal)
     }
 
     /// Replicas that could serve the call now, the cheapest first, ties at random.
@@ -54,6 +84,8 @@ impl Router {
             match backend.supports(call) {
                 Ok(()) => {
                     let offer = backend.offer(call);
+                    let (queue_time, prefill_time) = (offer.queue_time, offer.prefill_time);
+                    call.record.lock().considered.push(Considered { backend: name.clone(), queue_time, prefill_time });
                     let (cost, tie) = (offer.queue_time + offer.prefill_time, RandomState::new().hash_one(0));
                     let retries = backend.retries();
                     able.push(Candidate { name, backend, cost, tie, retries, failed: false });
@@ -79,10 +111,24 @@ impl Service<Call> for Router {
     }
 
     fn call(&mut self, call: Call) -> Self::Future {
-        match self.candidates(&call) {
-            Ok(candidates) => Box::pin(try_in_turn(candidates, call)),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
+        let candidates = self.candidates(&call);
+        if call.route.as_ref().is_none_or(|route| route.fallback.is_empty()) {
+            return match candidates {
+                Ok(candidates) => Box::pin(try_in_turn(candidates, call)),
+                Err(error) => Box::pin(std::future::ready(Err(error))),
+            };
         }
+        let router = self.clone();
+        Box::pin(async move {
+            let answer = match candidates {
+                Ok(candidates) => try_in_turn(candidates, call.clone()).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Err(error) if may_pass_to_a_variant(&error) => router.fall_back(call, error).await,
+                answer => answer,
+            }
+        })
     }
 }
 
@@ -125,6 +171,16 @@ async fn try_in_turn(mut candidates: Vec<Candidate>, call: Call) -> Result<Reply
 /// Whether another backend, or the same one a little later, may do better.
 fn may_pass_elsewhere(error: &Error) -> bool {
     matches!(error, Error::ShardLost { .. } | Error::UpstreamFailed { .. } | Error::Overloaded { .. } | Error::NoCapacity { .. })
+}
+
+/// Whether another variant may do better: it may also have more room, and what this one lacks.
+fn may_pass_to_a_variant(error: &Error) -> bool {
+    may_pass_elsewhere(error) || matches!(error, Error::Unsupported { .. } | Error::ContextLength { .. })
+}
+
+/// Of two variants' refusals the one to tell: the first that is worth another try, else the first.
+fn worse(first: Error, second: Error) -> Error {
+    if !may_pass_elsewhere(&first) && may_pass_elsewhere(&second) { second } else { first }
 }
 
 /// As the log says it behind the backend's name.

@@ -9,7 +9,10 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tower::{Layer, Service, service_fn};
+use tower::Service;
+
+mod choose;
+mod rules;
 
 /// A backend that does nothing but answer as it is told.
 struct Mock {
@@ -41,7 +44,7 @@ impl Backend for Mock {
 const GOOD: Mock = Mock { state: State::Ready, supports: Ok(()), cost: 5, answer: Ok(()) };
 
 fn call() -> Call {
-    let variant = Variant { backends: ["a".into(), "b".into(), "c".into()].into(), sampling: SamplingDefaults::default() };
+    let variant = Variant { backends: ["a".into(), "b".into(), "c".into()].into(), system: None, sampling: SamplingDefaults::default() };
     let variants = BTreeMap::from([("only".into(), variant)]);
     let model = Model {
         name: "smol".into(),
@@ -51,6 +54,7 @@ fn call() -> Call {
         request_timeout: None,
         tokenizer: None,
         variants,
+        rules: Vec::new(),
     };
     Call {
         record: Record::new("req_1".into(), Instant::now(), 1),
@@ -59,6 +63,7 @@ fn call() -> Call {
         class: crate::config::Class::Interactive,
         model: Arc::new(model),
         task: Task::Generate,
+        asked: Arc::default(),
         messages: Arc::default(),
         prompts: [Prompt::new([1], Digest([0; 16]))].into(),
         sampling: Arc::new(Sampling { max_tokens: 1, ..Sampling::default() }),
@@ -72,19 +77,10 @@ fn call() -> Call {
 async fn routed<const N: usize>(backends: [(&str, Mock); N]) -> Result<Name, Error> {
     let backends = backends.into_iter().map(|(name, mock)| (Name::from(name), Arc::new(mock) as Arc<dyn Backend>)).collect();
     let mut call = call();
-    call.route = Some(Route { variant: "only".into(), backends: ["a".into(), "b".into(), "c".into()].into() });
+    call.route = Some(Route { variant: "only".into(), backends: ["a".into(), "b".into(), "c".into()].into(), fallback: Arc::default() });
     let record = call.record.clone();
-    Router::new(Arc::new(backends)).call(call).await?;
+    Router::new(Arc::new(backends), Renderings::default()).call(call).await?;
     Ok(record.lock().backend.clone().unwrap())
-}
-
-#[tokio::test]
-async fn a_call_gets_the_route_of_its_model_s_variant() {
-    let inner = service_fn(|call: Call| std::future::ready(Ok::<_, Error>(call)));
-    let chosen = Choose::layer().layer(inner).call(call()).await.unwrap();
-    let route = chosen.route.unwrap();
-    assert_eq!((route.variant.as_str(), route.backends.len()), ("only", 3));
-    assert_eq!(chosen.record.lock().variant, Some("only".into()));
 }
 
 #[tokio::test]

@@ -64,6 +64,7 @@ impl Bench {
             request_timeout: None,
             tokenizer: None,
             variants: BTreeMap::new(),
+            rules: Vec::new(),
         };
         let ids: Vec<TokenId> = (0..prompt).map(|position| (position % 64) as TokenId).collect();
         Call {
@@ -73,6 +74,7 @@ impl Bench {
             key: Arc::new(Key::new("ci".into(), [0; 32])),
             model: Arc::new(model),
             task: Task::Generate,
+            asked: Arc::default(),
             messages: Arc::default(),
             prompts: [Prompt::new(ids, self.text.digest())].into(),
             sampling: Arc::new(sampling),

@@ -46,9 +46,11 @@ impl Backend for Upstream {
 
     fn supports(&self, call: &Call) -> Result<(), Error> {
         // Remote text comes without the tokens behind it.
-        for (wanted, param) in [(call.sampling.echo, "echo"), (call.sampling.logprobs.is_some(), "logprobs")] {
+        let (sampling, ids) = (&call.sampling, call.asked.token_ids);
+        for (wanted, param) in [(sampling.echo, "echo"), (sampling.logprobs.is_some(), "logprobs"), (ids, "return_token_ids")] {
             if wanted {
-                let message = format!("'{param}' isn't supported for this model: a remote server answers. Leave it out.");
+                let message =
+                    format!("'{param}' isn't supported for this model: a remote server answers, and tells text only. Leave it out.");
                 return Err(Error::Unsupported { param: param.to_owned(), message });
             }
         }

@@ -18,6 +18,7 @@ use roundhouse::gateway::listener::bind;
 use roundhouse::gateway::tls::Tls;
 use roundhouse::gateway::{Gateway, Parts, Served, Stack};
 use roundhouse::metrics::Metrics;
+use roundhouse::route::Rendering;
 use roundhouse::tenant::{Accounts, Credentials, Keys};
 use roundhouse::text::{Text, Vocabulary};
 use serde_json::Value;
@@ -182,11 +183,16 @@ impl Edge {
     fn open(server: &str, tls: Option<Arc<Tls>>, backends: &[Arc<Scripted>]) -> Self {
         let names: Vec<_> = (0..backends.len()).map(|index| format!("b{index}")).collect();
         let config = Arc::new(Config::parse(&config(server, &names), Path::new("test.toml")).unwrap());
-        let served = Served { text: Some(Arc::new(tokenizer())), context: CONTEXT, pool_tokens: CONTEXT * 2, token_ids: true };
+        let text = Some(Arc::new(tokenizer()));
+        let rendering = Rendering { text: text.clone(), context: CONTEXT, pool_tokens: CONTEXT * 2 };
+        let served = |model: &roundhouse::config::Model| {
+            let variants = model.variants.keys().map(|variant| (variant.clone(), rendering.clone())).collect();
+            Served { text: text.clone(), variants }
+        };
         let clock = Clock::system();
         let metrics = Metrics::new();
         let stack = Stack::build(Parts {
-            served: config.models.keys().map(|name| (name.clone(), served.clone())).collect(),
+            served: config.models.iter().map(|(name, model)| (name.clone(), served(model))).collect(),
             backends: names
                 .iter()
                 .zip(backends)

@@ -40,6 +40,8 @@ pub struct Generation {
     pub logprobs: Option<u32>,
     /// Whether choices begin with their prompt.
     pub echo: bool,
+    /// Whom the client says it asks for.
+    pub user: Option<String>,
     /// Whether the answer may wait until nobody else does.
     pub flex: bool,
     /// Whether events are sent as they come.
@@ -100,6 +102,7 @@ impl Generation {
             n: fields.integer("n", 1..=MOST_CHOICES)?.map_or(1, |n| n as u32),
             logprobs: None,
             echo: false,
+            user: fields.string("user")?,
             flex: flex(fields)?,
             stream: fields.boolean("stream")?,
             usage: StreamUsage::Never,
@@ -222,7 +225,7 @@ fn stream_usage(fields: &mut Fields, stream: bool, unknown: UnknownParameters) -
 
 /// Parameters that are taken and change nothing: they label the request at OpenAI's.
 fn take_harmless(fields: &mut Fields) -> Result<(), Error> {
-    for label in ["user", "safety_identifier", "prompt_cache_key"] {
+    for label in ["safety_identifier", "prompt_cache_key"] {
         fields.string(label)?;
     }
     fields.object("metadata")?;

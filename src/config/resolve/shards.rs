@@ -1,5 +1,6 @@
 //! `[shards]` and `[models]`.
 
+use super::rules::Rules;
 use super::{Resolver, or, or_nearest};
 use crate::config::problem::join;
 use crate::config::raw::{self, Given, Named};
@@ -32,7 +33,7 @@ pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Mode
     let weights = Weights::built_in();
     let sha256 = weights.known_sha256().copied();
     let shard = shard("smol-q4".into(), weights, sha256, raw::Shard::default());
-    let variant = Variant { backends: Arc::from([shard.name.clone()]), sampling: SamplingDefaults::default() };
+    let variant = Variant { backends: Arc::from([shard.name.clone()]), system: None, sampling: SamplingDefaults::default() };
     let model = Model {
         name: "smollm2-135m".into(),
         aliases: vec!["default".into()],
@@ -41,6 +42,7 @@ pub(super) fn built_in() -> (BTreeMap<Name, Arc<Shard>>, BTreeMap<Name, Arc<Mode
         prices: None,
         tokenizer: None,
         variants: BTreeMap::from([("q4".into(), variant)]),
+        rules: Vec::new(),
     };
     (BTreeMap::from([(shard.name.clone(), Arc::new(shard))]), BTreeMap::from([(model.name.clone(), Arc::new(model))]))
 }
@@ -115,6 +117,7 @@ impl Resolver<'_> {
         raw: Named<raw::Model>,
         backends: &Backends<'_>,
         given: &[(&'static str, Spanned<Name>)],
+        known: &mut Rules,
     ) -> BTreeMap<Name, Arc<Model>> {
         let mut names: BTreeSet<Name> = raw.keys().map(|name| name.get_ref().clone()).collect();
         let mut models = BTreeMap::new();
@@ -123,7 +126,9 @@ impl Resolver<'_> {
             let path = join("models", name.get_ref().as_str());
             self.name(&name, &path);
             let aliases = self.aliases(raw.aliases, &path, &mut names);
+            let given: Vec<_> = raw.variants.keys().cloned().collect();
             let variants = self.variants(raw.variants, &name, &path, backends);
+            let rules = self.rules(raw.rules, &path, &variants, &given, known);
             used.extend(variants.values().flat_map(|variant| variant.backends.iter().cloned()));
             let default_max_tokens = or(raw.default_max_tokens, MAX_TOKENS);
             let key = join(&path, "request_timeout");
@@ -131,7 +136,7 @@ impl Resolver<'_> {
             let prices = raw.prices.map(|raw| self.prices(raw, &join(&path, "prices")));
             let tokenizer = self.tokenizer(raw.tokenizer, backends.shards, &join(&path, "tokenizer"));
             let name = name.into_inner();
-            let model = Model { name, aliases, default_max_tokens, request_timeout, prices, tokenizer, variants };
+            let model = Model { name, aliases, default_max_tokens, request_timeout, prices, tokenizer, variants, rules };
             models.insert(model.name.clone(), Arc::new(model));
         }
         for (kind, name) in given.iter().filter(|(_, name)| !used.contains(name.get_ref())) {
@@ -169,12 +174,13 @@ impl Resolver<'_> {
         for (name, raw) in raw {
             let path = join(&path, name.get_ref().as_str());
             self.name(&name, &path);
-            if !variants.is_empty() {
-                self.refuse(name.span(), &path, "a second variant needs rules that choose between them; there are none, so keep one");
-            }
             let backends = self.backends(raw.backends, &name, &path, served_by);
             let sampling = self.sampling(raw.sampling, &join(&path, "sampling"));
-            variants.insert(name.into_inner(), Variant { backends, sampling });
+            if let Some(empty) = raw.system.as_ref().filter(|system| system.get_ref().is_empty()) {
+                self.refuse(empty.span(), &join(&path, "system"), "this says nothing; leave it out");
+            }
+            let system = raw.system.map(|system| system.into_inner().into());
+            variants.insert(name.into_inner(), Variant { backends, system, sampling });
         }
         variants
     }

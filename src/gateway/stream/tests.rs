@@ -18,7 +18,6 @@ fn wanted() -> Wanted {
         usage: crate::api::openai::StreamUsage::Never,
         token_ids: false,
         choices: 1,
-        fingerprint: "fp".into(),
         prices: None,
     }
 }
