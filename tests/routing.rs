@@ -134,7 +134,7 @@ async fn a_variant_that_can_not_be_reached_is_answered_for_by_the_next_one() {
     let mut body = json!({ "model": "m", "messages": [{ "role": "user", "content": "the hand" }], "max_tokens": 2, "stream": true });
     let headers = [("content-type", "application/json"), ("x-broken", "yes")];
     let stream = client.send(http::Method::POST, "/v1/chat/completions", &headers, body.to_string()).await;
-    assert_eq!((stream.status, stream.headers["x-roundhouse-variant"].to_str()), (200, Ok("brief")));
+    assert_eq!((stream.status, stream.headers["x-roundhouse-variant"].as_bytes()), (200, &b"brief"[..]));
     stream.chunks().await;
     // What a remote can't do isn't asked of it.
     body["stream"] = false.into();

@@ -1,6 +1,7 @@
 //! The command line. Data goes to stdout, everything else to stderr; 1 is a failure, 2 a wrong usage.
 
 mod check;
+mod error;
 mod generate;
 mod keys;
 mod log;
@@ -10,6 +11,7 @@ mod serve;
 
 use crate::config::Log;
 use clap::{Parser, Subcommand};
+use error::CliError;
 use std::process::ExitCode;
 
 /// An LLM gateway, router and inference engine in one binary.
@@ -29,47 +31,6 @@ enum Command {
     Generate(generate::Generate),
     #[command(subcommand)]
     Keys(keys::Keys),
-}
-
-/// Why a command failed.
-#[derive(Debug, thiserror::Error)]
-enum CliError {
-    /// The configuration is wrong; one line a problem, as compilers write them.
-    #[error(transparent)]
-    Config(#[from] crate::config::ConfigError),
-    /// The server or its engine doesn't start.
-    #[error(transparent)]
-    Serve(#[from] crate::roundhouse::ServeError),
-    /// A device doesn't open.
-    #[error(transparent)]
-    Start(#[from] crate::roundhouse::StartError),
-    /// Nothing could be generated.
-    #[error(transparent)]
-    Generate(#[from] crate::roundhouse::GenerateError),
-    /// Weights can't be had.
-    #[error(transparent)]
-    Source(#[from] crate::model::source::SourceError),
-    /// A weights file can't be read.
-    #[error(transparent)]
-    Gguf(#[from] crate::model::gguf::GgufError),
-    /// Weights can't be requantized.
-    #[error(transparent)]
-    Quantize(#[from] crate::model::quantize::QuantizeError),
-    /// The store can't be opened.
-    #[error("store.ledger: {0}")]
-    Ledger(#[from] crate::tenant::LedgerError),
-    /// A key can't be changed.
-    #[error(transparent)]
-    Key(#[from] crate::tenant::KeyError),
-    /// The request to explain isn't one.
-    #[error("--explain: {0}")]
-    Explain(#[from] check::ExplainError),
-    /// No key could be made.
-    #[error("the system has no randomness to make a key from: {0}")]
-    Randomness(#[from] getrandom::Error),
-    /// What should be printed couldn't be.
-    #[error("can't print: {0}")]
-    Output(#[from] std::io::Error),
 }
 
 /// Runs the program.

@@ -260,13 +260,13 @@ mod tests {
 
     #[test]
     fn several_variants_need_rules_that_leave_no_request_without_one() {
-        assert!(problems("")[0].starts_with("2:51: models.m.variants: a second variant needs rules"), "{:?}", problems(""));
+        assert!(problems("")[0].starts_with("2:49: models.m.variants: a second variant needs rules"), "{:?}", problems(""));
         let some = rule("to = { x = 1, y = 1 }\nwhen = { class = \"batch\" }");
         assert!(problems(&some)[0].starts_with("4:1: models.m.rules: what no rule matches would have no variant"), "{:?}", problems(&some));
         let unreachable = rule("to = { x = 1 }") + "[[models.m.rules]]\nname = \"late\"\nto = { y = 1 }\n";
         assert!(problems(&unreachable)[0].starts_with("7:1: models.m.rules[1]: no request comes here"), "{:?}", problems(&unreachable));
         let unused = problems(&rule("to = { x = 1 }"));
-        assert!(unused[0].starts_with("2:51: models.m.variants.y: no rule leads to this variant"), "{unused:?}");
+        assert!(unused[0].starts_with("2:49: models.m.variants.y: no rule leads to this variant"), "{unused:?}");
         assert!(parse(&rule("to = { x = 1, y = 0 }")).is_ok(), "a weight of 0 keeps it for later");
     }
 
@@ -306,7 +306,7 @@ mod tests {
             ("fallback = [\"x\", \"y\"]", "4:1: models.m.rules[0].to: this key is missing"),
         ] {
             let found = problems(&rule(rest));
-            assert!(found[0].starts_with(expected), "{rest}: {found:?}");
+            assert!(found.iter().any(|problem| problem.starts_with(expected)), "{rest}: {found:?}");
         }
     }
 

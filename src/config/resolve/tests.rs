@@ -175,7 +175,7 @@ fn names_and_aliases_of_models_never_collide() {
 }
 
 #[test]
-fn a_model_has_exactly_one_variant_and_a_variant_at_least_one_backend() {
+fn a_model_has_a_variant_and_a_variant_at_least_one_backend() {
     let shard = "shards.a = { weights = \"file:a\" }\n";
     let several = format!("{shard}models.m.variants = {{ v = {{ backends = [\"a\"] }}, w = {{ backends = [\"a\"] }} }}\n");
     assert!(problems(&several)[0].contains("a second variant needs rules"));
