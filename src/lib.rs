@@ -24,7 +24,7 @@
 //! 3. [`layer::Authenticate`] finds the tenant in [`tenant::Keys`], by the key's hash, a token or a certificate.
 //! 4. `translate` reads the body, renders and tokenizes it with the model's [`text::Text`], and makes a [`call::Call`]: HTTP
 //!    ends here.
-//! 5. [`route::Choose`] sets the variant and its replicas.
+//! 5. [`route::Choose`] sets the variant by the model's [`rules`](route::rules), and makes the call one for it.
 //! 6. [`layer::Limit`] takes from the tenant's and the key's limits; what it took rides in the reply's [`call::Lease`].
 //!    [`layer::Deadline`] bounds its time, and [`layer::Admit`] refuses what no replica can begin within it.
 //! 7. [`route::Router`] asks the ready replicas for a [`backend::Offer`] and calls the cheapest one.

@@ -51,11 +51,14 @@ impl Drop for Stop {
 pub(super) fn watch(house: Arc<House>, file: PathBuf) -> std::io::Result<Stop> {
     let (tell, told) = channel();
     let stop = Stop(tell.clone());
-    std::thread::Builder::new().name("config watch".to_owned()).spawn(move || run(&house, &file, tell, &told))?;
+    let known = Look::at(&file);
+    // What changes from here on is seen, also before the watcher is up: the first look is taken unasked.
+    let _ = tell.send(Told::Changed);
+    std::thread::Builder::new().name("config watch".to_owned()).spawn(move || run(&house, &file, known, tell, &told))?;
     Ok(stop)
 }
 
-fn run(house: &House, file: &Path, tell: Sender<Told>, told: &Receiver<Told>) {
+fn run(house: &House, file: &Path, mut known: Look, tell: Sender<Told>, told: &Receiver<Told>) {
     let changed = move |event: Result<Event, notify::Error>| match event {
         Ok(event) if event.kind.is_access() => {} // our own reading is none of our business
         Ok(_) => drop(tell.send(Told::Changed)),
@@ -73,7 +76,6 @@ fn run(house: &House, file: &Path, tell: Sender<Told>, told: &Receiver<Told>) {
     };
     let mut watched = BTreeSet::new();
     follow(watcher.as_mut(), file, &mut watched);
-    let mut known = Look::at(file);
     while let Ok(Told::Changed) = told.recv() {
         // Others write into the same folder, such as a ledger, and all the time.
         let mut look = Look::at(file);

@@ -81,6 +81,12 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
 }
 
 #[test]
+fn keys_that_nothing_enforces_yet_are_unknown() {
+    let found = problems_beside_valid("[[models.m.rules]]\nname = \"all\"\nto = { v = 1 }\nshadow = { v = 0.05 }\n");
+    assert!(found.iter().all(|problem| problem.contains("unknown key `shadow`")), "{found:?}");
+}
+
+#[test]
 fn a_currency_is_a_code() {
     assert_eq!(parse("[billing]\ncurrency = \"EUR\"\n").unwrap().billing.currency, "EUR".into());
     for wrong in ["\"\"", "\"eur\"", "\"€\"", "\"US Dollar\""] {
