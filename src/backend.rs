@@ -41,7 +41,11 @@ impl std::fmt::Display for State {
 /// What a call would cost at a backend, from its published state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offer {
-    /// Time to compute the prompt once its turn comes.
+    /// Prompt tokens that it needn't compute; none where it can't tell, as a remote.
+    pub cached_tokens: Option<u32>,
+    /// Sequences that run or wait there, or calls.
+    pub in_flight: u32,
+    /// Time to compute what isn't cached of the prompt once its turn comes.
     pub prefill_time: Duration,
     /// Time until its turn comes.
     pub queue_time: Duration,

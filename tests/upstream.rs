@@ -67,7 +67,12 @@ async fn ask(server: &Server) -> Answer {
 
 /// What a stream's choice says, its end, and the error that ended it.
 async fn streamed(server: &Server) -> (u16, String, Option<String>, Option<String>) {
-    let mut stream = client(server).stream(CHAT, &chat(json!({ "stream": true }))).await;
+    streamed_of("any", server).await
+}
+
+/// Likewise, of prompts that begin alike.
+async fn streamed_of(cache_key: &str, server: &Server) -> (u16, String, Option<String>, Option<String>) {
+    let mut stream = client(server).stream(CHAT, &chat(json!({ "stream": true, "prompt_cache_key": cache_key }))).await;
     let (status, mut text, mut finish, mut error) = (stream.status, String::new(), None, None);
     if status != 200 {
         let code = stream.whole().await.json()["error"]["code"].as_str().map(str::to_owned);
@@ -364,18 +369,33 @@ async fn an_upstream_that_fails_again_and_again_is_left_alone_until_a_probe_work
 #[tokio::test]
 async fn an_error_after_the_first_event_and_before_content_goes_elsewhere() {
     let role = "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
-    let mut asked = 0;
-    // Which of the two is asked first is a matter of chance.
-    for _ in 0..20 {
-        let bad = BadUpstream::always(stream(&[role, "data: {\"error\":{\"message\":\"oom\"}}\n\n"])).await;
-        let fine = BadUpstream::always(good()).await;
-        let front = front(&[bad.address, fine.address], ONCE);
-        assert_eq!(streamed(&front).await, (200, "Hello".to_owned(), Some("stop".to_owned()), None));
-        asked += bad.requests().len();
-        assert_eq!(fine.requests().len(), 1);
+    let bad = BadUpstream::always(stream(&[role, "data: {\"error\":{\"message\":\"oom\"}}\n\n"])).await;
+    let fine = BadUpstream::always(good()).await;
+    let front = front(&[bad.address, fine.address], ONCE);
+    // Which of the two is asked first goes by what prompts have in common.
+    for key in 0..20 {
+        assert_eq!(streamed_of(&key.to_string(), &front).await, (200, "Hello".to_owned(), Some("stop".to_owned()), None));
+        assert_eq!(fine.requests().len(), key + 1);
         nothing_is_in_flight(&front).await;
     }
-    assert!(asked > 0, "the bad one was never asked, in 20 times of one in two");
+    assert!(!bad.requests().is_empty(), "the bad one was never asked, in 20 times of one in two");
+}
+
+#[tokio::test]
+async fn prompts_that_begin_alike_go_to_the_same_remote_and_others_elsewhere() {
+    let (one, other) = (BadUpstream::always(good()).await, BadUpstream::always(good()).await);
+    let front = front(&[one.address, other.address], ONCE);
+    let mut before = (0, 0);
+    for key in 0..12 {
+        for _ in 0..3 {
+            assert_eq!(streamed_of(&key.to_string(), &front).await.0, 200);
+            nothing_is_in_flight(&front).await;
+        }
+        let now = (one.requests().len(), other.requests().len());
+        assert!(now.0 - before.0 == 3 || now.1 - before.1 == 3, "{before:?} {now:?}");
+        before = now;
+    }
+    assert!(before.0 > 0 && before.1 > 0, "{before:?}");
 }
 
 #[tokio::test]

@@ -33,6 +33,8 @@ pub struct Asked {
     pub presence_penalty: Option<f32>,
     /// Whether the ids of tokens are wanted back.
     pub token_ids: bool,
+    /// Its `prompt_cache_key`: prompts of one key are likely to begin alike.
+    pub cache_key: Option<String>,
     /// Its `user`, where a rule of the model looks at it.
     pub user: Option<String>,
     /// Those of its headers that a rule of the model looks at, each value on its own.
@@ -58,6 +60,7 @@ impl Default for Asked {
             frequency_penalty: None,
             presence_penalty: None,
             token_ids: false,
+            cache_key: None,
             user: None,
             headers: Vec::new(),
         }

@@ -61,6 +61,8 @@ pub struct Fields {
 pub struct Considered {
     /// Its name.
     pub backend: Name,
+    /// Prompt tokens that are in its cache, where it can tell.
+    pub cached_tokens: Option<u32>,
     /// Time until the call's turn would come there.
     pub queue_time: Duration,
     /// Time to compute its prompt then.

@@ -5,10 +5,11 @@ use crate::call::TokenId;
 
 /// Names the content of one full block together with everything before it, under one model and one salt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key([u8; 16]);
+pub struct Key([u8; 16]);
 
 /// Makes [`Key`]s. Keyed anew per process, so nobody outside can prepare colliding prompts.
-pub(super) struct Chain {
+#[derive(Clone)]
+pub struct Chain {
     hash_key: [u8; 32],
     model: [u8; 16],
 }
@@ -26,12 +27,12 @@ enum Tag {
 
 impl Chain {
     /// A chain for one model: the digest covers whatever changes K/V (weights, quantization, KV dtype).
-    pub(super) fn new(hash_key: [u8; 32], model: [u8; 16]) -> Self {
+    pub fn new(hash_key: [u8; 32], model: [u8; 16]) -> Self {
         Self { hash_key, model }
     }
 
     /// The parent of a first block.
-    pub(super) fn root(&self, salt: &Salt) -> Key {
+    pub fn root(&self, salt: &Salt) -> Key {
         let mut hasher = blake3::Hasher::new_keyed(&self.hash_key);
         field(&mut hasher, Tag::Model, self.model.len()).update(&self.model);
         field(&mut hasher, Tag::Salt, salt.0.len()).update(&salt.0);
@@ -39,7 +40,7 @@ impl Chain {
     }
 
     /// The key of the block that holds `tokens` and follows the block `parent`.
-    pub(super) fn child(&self, parent: Key, tokens: &[TokenId]) -> Key {
+    pub fn child(&self, parent: Key, tokens: &[TokenId]) -> Key {
         let mut hasher = blake3::Hasher::new_keyed(&self.hash_key);
         field(&mut hasher, Tag::Parent, parent.0.len()).update(&parent.0);
         field(&mut hasher, Tag::Tokens, size_of_val(tokens));

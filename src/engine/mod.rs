@@ -23,8 +23,10 @@ mod step;
 #[cfg(test)]
 mod tests;
 
+pub use chain::{Chain, Key};
 pub use executor::{DeviceError, Executor, Limits, Sampled, Ticket};
 pub use plan::{Input, Mask, Plan, Row, Start};
+pub use pool::BlockChange;
 pub use sampling::{Logprob, Sampling, Shaping};
 pub use sequence::{Salt, Submission};
 pub use shares::Party;

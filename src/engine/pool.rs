@@ -29,6 +29,17 @@ pub(super) struct BlockPool {
     idle: Lru,
     /// Cached blocks by key; at most one entry per block, so it can't outgrow the pool.
     index: HashMap<Key, BlockId>,
+    /// What changed in the index and was not told yet.
+    changes: Vec<BlockChange>,
+}
+
+/// What became of a cached prefix; of several changes to one key the last counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockChange {
+    /// A block is found by this key from now on.
+    Cached(Key),
+    /// It isn't any more.
+    Evicted(Key),
 }
 
 #[derive(Clone, Copy, Default)]
@@ -72,6 +83,7 @@ impl BlockPool {
             free: (0..blocks).rev().map(BlockId).collect(),
             idle: Lru::new(blocks),
             index: HashMap::with_capacity(blocks as usize),
+            changes: Vec::new(),
         }
     }
 
@@ -101,9 +113,22 @@ impl BlockPool {
         self.chain.child(parent, tokens)
     }
 
-    /// How many of the first blocks of `tokens` are cached, at most `keys` of them.
-    pub(super) fn cached(&self, keys: &[Key], tokens: &[TokenId]) -> usize {
-        self.find(keys, tokens).len()
+    /// How many of the first blocks of `tokens` are cached, at most `keys` of them. They become the last ones to be evicted: a sequence that needs them is on its way. They
+    /// aren't held, so that those who wait can't take all blocks from each other.
+    pub(super) fn touch(&mut self, keys: &[Key], tokens: &[TokenId]) -> usize {
+        let hits = self.find(keys, tokens);
+        for &block in hits.iter().rev() {
+            if self.idle.contains(block) {
+                self.idle.remove(block);
+                self.idle.push(block);
+            }
+        }
+        hits.len()
+    }
+
+    /// Moves what changed in the index since the last call to `into`.
+    pub(super) fn changes(&mut self, into: &mut Vec<BlockChange>) {
+        into.append(&mut self.changes);
     }
 
     /// A table of `need` blocks whose first ones hold the longest cached prefix of `tokens` (at most `keys` blocks of it), and
@@ -143,6 +168,7 @@ impl BlockPool {
         if self.blocks[block.0 as usize].key.is_none() && !self.index.contains_key(&key) {
             self.blocks[block.0 as usize].key = Some(key);
             self.index.insert(key, block);
+            self.changes.push(BlockChange::Cached(key));
             self.stored_mut(block).copy_from_slice(tokens);
         }
     }
@@ -207,6 +233,7 @@ impl BlockPool {
         entry.holders = 1;
         if let Some(key) = entry.key.take() {
             self.index.remove(&key);
+            self.changes.push(BlockChange::Evicted(key));
         }
         Some(block)
     }
@@ -283,6 +310,35 @@ mod tests {
             visit(&mut pool, &[round, 1, 2, 3, 4, 5]);
             assert!(pool.index.len() <= 8);
         }
+    }
+
+    #[test]
+    fn what_is_told_of_the_index_is_what_is_in_it() {
+        let mut pool = pool(8);
+        let (mut told, mut changes) = (HashMap::new(), Vec::new());
+        for round in 0..200 {
+            visit(&mut pool, &[round % 3, 1, round % 7, 3, round % 2, 5]);
+            pool.changes(&mut changes);
+            for change in changes.drain(..) {
+                match change {
+                    BlockChange::Cached(key) => assert!(told.insert(key, ()).is_none()),
+                    BlockChange::Evicted(key) => assert!(told.remove(&key).is_some()),
+                }
+            }
+            assert!(told.len() == pool.index.len() && told.keys().all(|key| pool.index.contains_key(key)));
+        }
+    }
+
+    #[test]
+    fn blocks_that_somebody_waits_for_are_evicted_last() {
+        let mut pool = pool(4);
+        let (first, second) = ([1, 2, 3, 4], [5, 6, 7, 8]);
+        visit(&mut pool, &first);
+        visit(&mut pool, &second);
+        let keys = keys(&pool, &first);
+        assert_eq!(pool.touch(&keys, &first), 2);
+        visit(&mut pool, &[90, 90, 91, 91]);
+        assert_eq!((pool.touch(&keys, &first), visit(&mut pool, &second)), (2, 0));
     }
 
     #[test]

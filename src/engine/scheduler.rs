@@ -57,9 +57,14 @@ impl Scheduler {
         }
     }
 
-    /// The pool, which new sequences need for their keys.
+    /// The pool.
     pub(super) fn pool(&self) -> &BlockPool {
         &self.pool
+    }
+
+    /// The pool, which new sequences need for their keys.
+    pub(super) fn pool_mut(&mut self) -> &mut BlockPool {
+        &mut self.pool
     }
 
     /// Sequences that have blocks.

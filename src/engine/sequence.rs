@@ -71,6 +71,8 @@ pub(super) struct Sequence {
     pub(super) rank: Rank,
     /// Tokens of its prompt that were not cached when it came; 0 once it's overdue.
     pub(super) uncached: usize,
+    /// Tokens it has to compute to begin, by what was cached when it began to wait.
+    pub(super) ahead: usize,
     /// Prompt, then output.
     pub(super) tokens: Vec<TokenId>,
     /// Positions whose K/V are in the cache.
@@ -98,7 +100,7 @@ pub(super) struct Sequence {
 
 impl Sequence {
     /// A waiting sequence; `None` if there is nothing to compute or no room for a token within `most` tokens.
-    pub(super) fn new(submission: Submission, most: usize, pool: &BlockPool) -> Option<Self> {
+    pub(super) fn new(submission: Submission, most: usize, pool: &mut BlockPool) -> Option<Self> {
         let Submission { seq, prompt, max_tokens, sampling, ignore_stop, score_prompt, salt, party, arrived } = submission;
         let limit = prompt.len().saturating_add(max_tokens as usize).min(most);
         if prompt.is_empty() || prompt.len() >= limit {
@@ -115,6 +117,7 @@ impl Sequence {
             party,
             rank: Rank::default(),
             uncached: 0,
+            ahead: 0,
             tokens: prompt.into_vec(),
             computed: 0,
             limit,
@@ -128,7 +131,8 @@ impl Sequence {
             preemptions: 0,
         };
         sequence.extend_keys(sequence.hittable(pool), pool);
-        sequence.uncached = sequence.tokens.len() - pool.cached(&sequence.keys, &sequence.tokens) * pool.block_tokens();
+        sequence.ahead = sequence.tokens.len() - pool.touch(&sequence.keys, &sequence.tokens) * pool.block_tokens();
+        sequence.uncached = sequence.ahead;
         Some(sequence)
     }
 
@@ -177,6 +181,7 @@ impl Sequence {
         self.on_device = false;
         self.preemptions += 1;
         self.extend_keys(self.hittable(pool), pool);
+        self.ahead = self.tokens.len() - pool.touch(&self.keys[..self.hittable(pool)], &self.tokens) * pool.block_tokens();
     }
 
     /// Gives its blocks back.

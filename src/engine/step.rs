@@ -1,5 +1,6 @@
 //! The engine's loop body: plan, launch, collect, commit.
 
+use super::pool::BlockChange;
 use super::scheduler::Scheduler;
 use super::sequence::Sequence;
 use super::{DeviceError, Executor, Logprob, Plan, Sampled, SeqId, Submission};
@@ -50,6 +51,8 @@ pub struct Stepped {
     pub device_time: Duration,
     /// `device_time` shared out over the sequences in the step, to the nanosecond.
     pub device_times: Vec<(SeqId, Duration)>,
+    /// What became of cached prefixes, in order.
+    pub blocks: Vec<BlockChange>,
 }
 
 /// The end of a sequence.
@@ -68,7 +71,7 @@ pub struct Live {
     pub running: u32,
     /// Sequences that wait for them.
     pub waiting: u32,
-    /// Tokens that are known and not computed: what a newcomer has before it.
+    /// Tokens that are known, not computed and not cached: what a newcomer has before it.
     pub waiting_tokens: u64,
     /// How long the oldest in the queue had been there when the last step began.
     pub oldest_wait: Duration,
@@ -108,7 +111,7 @@ impl Engine {
     /// without having started.
     pub fn submit(&mut self, submission: Submission) {
         let seq = submission.seq;
-        match Sequence::new(submission, self.most_tokens, self.scheduler.pool()) {
+        match Sequence::new(submission, self.most_tokens, self.scheduler.pool_mut()) {
             Some(sequence) => self.scheduler.add(sequence),
             None => self.no_room.push(seq),
         }
@@ -130,12 +133,13 @@ impl Engine {
         self.stepped_at = Some(now);
         out.ended.extend(self.no_room.drain(..).map(|seq| Ended { seq, reason: Finish::Length }));
         self.scheduler.plan(now, &mut self.plan, &mut out.started);
-        if self.plan.rows.is_empty() {
-            return Ok(());
+        if !self.plan.rows.is_empty() {
+            let ticket = self.executor.launch(&self.plan)?;
+            self.executor.collect(ticket, &mut self.sampled)?;
+            self.commit(out)?;
         }
-        let ticket = self.executor.launch(&self.plan)?;
-        self.executor.collect(ticket, &mut self.sampled)?;
-        self.commit(out)
+        self.scheduler.pool_mut().changes(&mut out.blocks);
+        Ok(())
     }
 
     /// Whether there is nothing to do.
@@ -150,7 +154,7 @@ impl Engine {
         Live {
             running: running.len() as u32,
             waiting: waiting.len() as u32,
-            waiting_tokens: running.iter().chain(waiting).map(|sequence| sequence.missing() as u64).sum(),
+            waiting_tokens: running.iter().map(Sequence::missing).chain(waiting.iter().map(|waits| waits.ahead)).sum::<usize>() as u64,
             oldest_wait: match (self.stepped_at, waiting.iter().min_by_key(|sequence| sequence.arrived)) {
                 (Some(now), Some(first)) => now.saturating_duration_since(first.arrived),
                 _ => Duration::ZERO,
@@ -180,13 +184,14 @@ impl Engine {
 
 impl Stepped {
     fn clear(&mut self) {
-        let Self { started, tokens, logprobs, scored, ended, batch_tokens, device_time, device_times } = self;
+        let Self { started, tokens, logprobs, scored, ended, batch_tokens, device_time, device_times, blocks } = self;
         started.clear();
         tokens.clear();
         logprobs.clear();
         scored.clear();
         ended.clear();
         device_times.clear();
+        blocks.clear();
         *batch_tokens = 0;
         *device_time = Duration::ZERO;
     }

@@ -267,6 +267,7 @@ fn asked(generation: Generation, names: Option<&BTreeSet<Name>>, headers: &Heade
         frequency_penalty: generation.frequency_penalty,
         presence_penalty: generation.presence_penalty,
         token_ids: generation.return_token_ids,
+        cache_key: generation.cache_key,
         user: generation.user,
         headers: names.into_iter().flatten().flat_map(values).collect(),
         ..Asked::default()

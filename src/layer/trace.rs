@@ -154,11 +154,12 @@ impl Drop for Watch {
     }
 }
 
-/// `a queue 0ms prefill 12.5ms, b queue 3ms prefill 12.5ms`
+/// `a cached 96 queue 0ms prefill 2.5ms, b queue 3ms prefill 12.5ms`
 fn offers(considered: &[Considered]) -> String {
     let offer = |one: &Considered| {
         let (queue, prefill) = (milliseconds(one.queue_time), milliseconds(one.prefill_time));
-        format!("{} queue {queue}ms prefill {prefill}ms", one.backend)
+        let cached = one.cached_tokens.map_or(String::new(), |tokens| format!(" cached {tokens}"));
+        format!("{}{cached} queue {queue}ms prefill {prefill}ms", one.backend)
     };
     considered.iter().map(offer).collect::<Vec<_>>().join(", ")
 }

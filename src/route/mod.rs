@@ -1,5 +1,6 @@
 //! Where a call goes: [`Choose`] picks the variant by [`rules`] and makes the call one for it, [`Router`] picks the replica.
 
+mod affinity;
 mod choose;
 pub mod render;
 mod router;

@@ -1,8 +1,9 @@
-//! Which replica serves a call: the cheapest of its variant's that can, by what they publish of themselves; where none
+//! Which replica serves a call: the best of its variant's that can, by what they publish of themselves; where none
 //! can, one of the next variant's.
 
+use super::affinity::{self, Bid};
 use super::render::Renderings;
-use crate::backend::{Backend, State};
+use crate::backend::{Backend, Offer, State};
 use crate::call::{Call, Considered, Error, Reply};
 use crate::config::{Name, Retries};
 use futures_util::future::BoxFuture;
@@ -24,9 +25,6 @@ pub struct Router {
 struct Candidate {
     name: Name,
     backend: Arc<dyn Backend>,
-    cost: Duration,
-    /// Decides between equal costs.
-    tie: u64,
     retries: Retries,
     /// Whether its last attempt failed in a way that the next may not.
     failed: bool,
@@ -73,7 +71,7 @@ impl Router {
         Err(refusal)
     }
 
-    /// Replicas that could serve the call now, the cheapest first, ties at random.
+    /// Replicas that could serve the call now, the best first.
     fn candidates(&self, call: &Call) -> Result<Vec<Candidate>, Error> {
         let names = call.route.iter().flat_map(|route| route.backends.iter());
         let known = names.filter_map(|name| Some((name.clone(), self.backends.get(name)?.clone())));
@@ -84,11 +82,11 @@ impl Router {
             match backend.supports(call) {
                 Ok(()) => {
                     let offer = backend.offer(call);
-                    let (queue_time, prefill_time) = (offer.queue_time, offer.prefill_time);
-                    call.record.lock().considered.push(Considered { backend: name.clone(), queue_time, prefill_time });
-                    let (cost, tie) = (offer.queue_time + offer.prefill_time, RandomState::new().hash_one(0));
+                    let Offer { cached_tokens, queue_time, prefill_time, .. } = offer;
+                    let considered = Considered { backend: name.clone(), cached_tokens, queue_time, prefill_time };
+                    call.record.lock().considered.push(considered);
                     let retries = backend.retries();
-                    able.push(Candidate { name, backend, cost, tie, retries, failed: false });
+                    able.push(Bid { name: name.clone(), offer, of: Candidate { name, backend, retries, failed: false } });
                 }
                 Err(error) => refusal = error,
             }
@@ -96,8 +94,7 @@ impl Router {
         if able.is_empty() {
             return Err(refusal);
         }
-        able.sort_by_key(|candidate| (candidate.cost, candidate.tie));
-        Ok(able)
+        Ok(affinity::order(call, able).into_iter().map(|bid| bid.of).collect())
     }
 }
 

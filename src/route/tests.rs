@@ -32,7 +32,7 @@ impl Backend for Mock {
     }
 
     fn offer(&self, _: &Call) -> Offer {
-        Offer { prefill_time: Duration::from_millis(self.cost), ..Offer::default() }
+        Offer { cached_tokens: Some(0), prefill_time: Duration::from_millis(self.cost), ..Offer::default() }
     }
 
     fn call(&self, _: Call) -> BoxFuture<'static, Result<Reply, Error>> {
@@ -43,7 +43,7 @@ impl Backend for Mock {
 
 const GOOD: Mock = Mock { state: State::Ready, supports: Ok(()), cost: 5, answer: Ok(()) };
 
-fn call() -> Call {
+pub(super) fn call() -> Call {
     let variant = Variant { backends: ["a".into(), "b".into(), "c".into()].into(), system: None, sampling: SamplingDefaults::default() };
     let variants = BTreeMap::from([("only".into(), variant)]);
     let model = Model {

@@ -3,6 +3,7 @@
 use super::answer::Answer;
 use super::door::Door;
 use super::live::Published;
+use super::prefixes::Prefixes;
 use super::sequence::Sequence;
 use super::thread::{Command, Loop, Submit};
 use crate::backend::{Backend, Offer, State};
@@ -56,6 +57,7 @@ pub struct Shard {
     mailbox: mpsc::Sender<Command>,
     door: Arc<Door>,
     live: Arc<Published>,
+    prefixes: Arc<Prefixes>,
     stuck_after: Duration,
     /// Whether it was stuck when somebody looked last.
     was_stuck: AtomicBool,
@@ -78,8 +80,9 @@ impl Shard {
         let (mailbox, inbox) = mpsc::channel();
         let digest = settings.model;
         let live = Arc::new(Published::new(limits, clock.now()));
+        let prefixes = Arc::new(Prefixes::new(&settings, limits));
         let (built, outcome) = mpsc::channel();
-        let (published, thread_clock, thread_name) = (live.clone(), clock.clone(), name.clone());
+        let (published, thread_clock, thread_name) = ((live.clone(), prefixes.clone()), clock.clone(), name.clone());
         let run = move || {
             let engine = match build() {
                 Ok(executor) => engine::Engine::new(executor, settings),
@@ -101,6 +104,7 @@ impl Shard {
             mailbox,
             door: Arc::new(Door::new(max_waiting)),
             live,
+            prefixes,
             stuck_after,
             was_stuck: AtomicBool::new(false),
             next_seq: AtomicU64::new(0),
@@ -180,6 +184,7 @@ impl Shard {
         let places = places.ok_or_else(|| Error::Overloaded { model: call.model.name.to_string(), retry_after: self.room_in() })?;
         let mut places = places.into_iter();
         let (events, inbox) = unbounded_channel();
+        let salt = self.salt(call);
         let mut answer = Answer::new(self.name.clone(), inbox, self.mailbox.clone(), call.record.clone());
         for (index, prompt) in call.prompts.iter().enumerate() {
             for (i, place) in (0..sampling.n).zip(places.by_ref()) {
@@ -193,16 +198,26 @@ impl Shard {
                     sampling: self.sampling(sampling, prompt, choice),
                     ignore_stop: sampling.ignore_eos,
                     score_prompt: sampling.echo && sampling.logprobs.is_some(),
-                    salt: self.salt(call),
+                    salt,
                     party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.class },
                     arrived: self.clock.now(),
                 };
-                self.live.mailed(prompt.ids.len(), submission.arrived);
-                let submit = Command::Submit(Submit { submission, place, events: events.clone() });
+                let uncached = prompt.ids.len() - self.prefixes.cached_tokens(&salt, &prompt.ids);
+                self.live.mailed(uncached, submission.arrived);
+                let submit = Command::Submit(Submit { submission, uncached, place, events: events.clone() });
                 self.mailbox.send(submit).map_err(|_| self.lost())?;
             }
         }
         Ok(answer)
+    }
+
+    /// How many of a call's prompt tokens are in the cache. Log-probabilities of a prompt need all of it computed.
+    fn cached_tokens(&self, call: &Call) -> usize {
+        if call.sampling.echo && call.sampling.logprobs.is_some() {
+            return 0;
+        }
+        let salt = self.salt(call);
+        call.prompts.iter().map(|prompt| self.prefixes.cached_tokens(&salt, &prompt.ids)).sum()
     }
 
     /// Time until the queue, where it is full, has one place more: when the first of those that wait has had its turn.
@@ -246,13 +261,17 @@ impl Backend for Shard {
     }
 
     fn offer(&self, call: &Call) -> Offer {
-        let prompt_tokens = call.prompts.iter().map(|prompt| prompt.ids.len() as u64).sum();
-        let ahead = self.live.ahead(prompt_tokens, self.door.waiting());
+        let prompt_tokens: usize = call.prompts.iter().map(|prompt| prompt.ids.len()).sum();
+        let cached_tokens = self.cached_tokens(call);
+        let uncached = (prompt_tokens - cached_tokens) as u64;
+        let ahead = self.live.ahead(uncached, self.door.waiting());
         let is_open = self.door.is_open(&call.tenant.name, sequences(call));
         Offer {
-            prefill_time: self.live.pace.prefill(prompt_tokens, ahead.budget),
+            cached_tokens: Some(u32::try_from(cached_tokens).unwrap_or(u32::MAX)),
+            prefill_time: self.live.pace.prefill(uncached, ahead.budget),
             queue_time: self.live.pace.queue(&ahead),
             room_in: if is_open { Duration::ZERO } else { self.room_in() },
+            in_flight: ahead.running + ahead.waiting,
         }
     }
 

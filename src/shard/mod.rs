@@ -11,6 +11,7 @@ mod door;
 mod handle;
 mod live;
 mod pace;
+mod prefixes;
 mod sequence;
 #[cfg(test)]
 mod tests;

@@ -301,3 +301,21 @@ async fn no_request_hangs_when_its_shard_panics() {
     assert_eq!(late.map(drop), Err(lost));
     bench.idle().await; // and what it held is nobody's any more
 }
+
+#[tokio::test]
+async fn an_offer_says_what_of_the_prompt_is_cached_for_this_tenant_and_costs_the_rest() {
+    let bench = Bench::spelling(|fake| fake);
+    let asked = || bench.call("acme", 200, sampling(1, 5, &[]));
+    let cold = bench.shard.offer(&asked());
+    assert_eq!((cold.cached_tokens, cold.in_flight), (Some(0), 0));
+    read(bench.shard.call(asked()).await.unwrap()).await.unwrap();
+    bench.idle().await;
+    let warm = bench.shard.offer(&asked());
+    assert_eq!(warm.cached_tokens, Some(192), "the last token is in the thirteenth block");
+    let other = bench.shard.offer(&bench.call("other", 200, sampling(1, 5, &[])));
+    assert!(other.cached_tokens == Some(0) && other.prefill_time > warm.prefill_time, "{other:?} {warm:?}");
+    let echoed = Sampling { echo: true, logprobs: Some(1), ..sampling(1, 5, &[]) };
+    assert_eq!(bench.shard.offer(&bench.call("acme", 200, echoed)).cached_tokens, Some(0), "all of it is computed");
+    let (_, _, usage) = read(bench.shard.call(asked()).await.unwrap()).await.unwrap();
+    assert_eq!(usage.cached_tokens, 192);
+}

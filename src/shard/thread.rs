@@ -2,6 +2,7 @@
 
 use super::door::Place;
 use super::live::Published;
+use super::prefixes::Prefixes;
 use crate::call::{Finish, TokenId};
 use crate::clock::Clock;
 use crate::config::Name;
@@ -25,6 +26,8 @@ pub(super) enum Command {
 /// A sequence to work on and who wants to hear of it.
 pub(super) struct Submit {
     pub(super) submission: Submission,
+    /// Tokens of its prompt that weren't cached when it was sent.
+    pub(super) uncached: usize,
     /// Given up when it begins.
     pub(super) place: Place,
     pub(super) events: UnboundedSender<Said>,
@@ -53,6 +56,7 @@ pub(super) struct Loop {
     engine: Engine,
     inbox: Receiver<Command>,
     live: Arc<Published>,
+    prefixes: Arc<Prefixes>,
     metrics: ShardMetrics,
     clock: Clock,
     listeners: HashMap<SeqId, Listener>,
@@ -99,11 +103,11 @@ impl Loop {
         name: Name,
         engine: Engine,
         inbox: Receiver<Command>,
-        live: Arc<Published>,
+        (live, prefixes): (Arc<Published>, Arc<Prefixes>),
         metrics: ShardMetrics,
         clock: Clock,
     ) -> Self {
-        Self { name, engine, inbox, live, metrics, clock, listeners: HashMap::new(), stepped: Stepped::default() }
+        Self { name, engine, inbox, live, prefixes, metrics, clock, listeners: HashMap::new(), stepped: Stepped::default() }
     }
 
     /// Runs until every handle is gone. A device's failure or a panic ends this shard only: its listeners are dropped,
@@ -116,12 +120,14 @@ impl Loop {
             Err(_) => tracing::error!(shard = %self.name, "the shard is lost: its thread panicked"),
         }
         self.live.lose();
+        self.prefixes.clear();
         self.metrics.load(&ShardLoad::default());
     }
 
     fn serve(&mut self) -> Result<(), DeviceError> {
         while let Inbox::Open = self.take_commands() {
             self.engine.step(self.clock.now(), &mut self.stepped)?;
+            self.prefixes.change(&self.stepped.blocks);
             self.tell();
             self.observe();
             self.publish();
@@ -150,9 +156,9 @@ impl Loop {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(Submit { submission, place, events }) => {
+            Command::Submit(Submit { submission, uncached, place, events }) => {
                 self.live.works(true);
-                self.live.taken(submission.prompt.len());
+                self.live.taken(uncached);
                 let (arrived, place) = (submission.arrived, Some(place));
                 self.listeners.insert(submission.seq, Listener { events, arrived, place, untold: Duration::ZERO, drawn: 0 });
                 self.engine.submit(submission);

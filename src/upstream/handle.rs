@@ -75,7 +75,7 @@ impl Backend for Upstream {
         // What it takes to begin is measured under the load it has, and what is in flight beside this call tells replicas
         // apart. How long its own queue is it doesn't tell.
         let queue_time = expected * in_flight / most;
-        Offer { prefill_time: expected, queue_time, ..Offer::default() }
+        Offer { prefill_time: expected, queue_time, in_flight, ..Offer::default() }
     }
 
     fn retries(&self) -> Retries {

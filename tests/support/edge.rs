@@ -92,7 +92,7 @@ impl Backend for Scripted {
     }
 
     fn offer(&self, _: &Call) -> Offer {
-        Offer { queue_time: *self.cost.lock().unwrap(), ..Offer::default() }
+        Offer { cached_tokens: Some(0), queue_time: *self.cost.lock().unwrap(), ..Offer::default() }
     }
 
     fn call(&self, call: Call) -> BoxFuture<'static, Result<Reply, Error>> {

@@ -42,6 +42,8 @@ pub struct Generation {
     pub echo: bool,
     /// Whom the client says it asks for.
     pub user: Option<String>,
+    /// What prompts that are likely to begin alike have in common.
+    pub cache_key: Option<String>,
     /// Whether the answer may wait until nobody else does.
     pub flex: bool,
     /// Whether events are sent as they come.
@@ -103,6 +105,7 @@ impl Generation {
             logprobs: None,
             echo: false,
             user: fields.string("user")?,
+            cache_key: fields.string("prompt_cache_key")?,
             flex: flex(fields)?,
             stream: fields.boolean("stream")?,
             usage: StreamUsage::Never,
@@ -225,9 +228,7 @@ fn stream_usage(fields: &mut Fields, stream: bool, unknown: UnknownParameters) -
 
 /// Parameters that are taken and change nothing: they label the request at OpenAI's.
 fn take_harmless(fields: &mut Fields) -> Result<(), Error> {
-    for label in ["safety_identifier", "prompt_cache_key"] {
-        fields.string(label)?;
-    }
+    fields.string("safety_identifier")?;
     fields.object("metadata")?;
     fields.boolean("parallel_tool_calls")?; // says something about tools, of which there are none
     fields.not_built("store", |value| value == false)

@@ -201,7 +201,7 @@ fn offering(queue: u32, prefill: u32) -> Mock {
     Mock {
         state: State::Ready,
         able: true,
-        offer: Offer { queue_time: queue * SECOND, prefill_time: prefill * SECOND, room_in: Duration::ZERO },
+        offer: Offer { queue_time: queue * SECOND, prefill_time: prefill * SECOND, ..Offer::default() },
     }
 }
 
