@@ -42,6 +42,7 @@ const CONNECTIONS: &str = "roundhouse_connections";
 const CONNECTIONS_REFUSED: &str = "roundhouse_connections_refused_total";
 const CONNECTIONS_CUT: &str = "roundhouse_connections_cut_total";
 const UPSTREAM_STATE: &str = "roundhouse_upstream_state";
+const EXPERIMENT_OUT: &str = "roundhouse_experiment_out";
 const RELOADS: &str = "roundhouse_config_reloads_total";
 const CONFIG_VERSION: &str = "roundhouse_config_version";
 
@@ -112,6 +113,12 @@ impl Metrics {
         self.0.recorder.register_gauge(&key(UPSTREAM_STATE, vec![label("backend", name)]), &METADATA)
     }
 
+    /// Whether a guardrail keeps requests from a variant of an experiment; the same names give the same series again.
+    pub fn experiment_out(&self, experiment: &Name, variant: &Name) -> Gauge {
+        let labels = vec![label("experiment", experiment), label("variant", variant)];
+        self.0.recorder.register_gauge(&key(EXPERIMENT_OUT, labels), &METADATA)
+    }
+
     /// Shows the state of a shard, which `state` is asked for whenever the metrics are read.
     pub fn shard_state(&self, name: &Name, state: impl Fn() -> Option<&'static str> + Send + Sync + 'static) {
         locked(&self.0.states).watch(name, state);
@@ -158,6 +165,7 @@ fn describe(recorder: &PrometheusRecorder) {
     histogram(BATCH_TOKENS, Unit::Count, "Tokens computed in one step.");
     counter(PREEMPTIONS, None, "Sequences put back because KV blocks ran out.");
     gauge(UPSTREAM_STATE, "Whether an upstream takes calls: 1, or 0 while its health checks fail or its breaker is open.");
+    gauge(EXPERIMENT_OUT, "Whether a guardrail keeps requests from a variant: 1, or 0 when it gets them again.");
     gauge(CONNECTIONS, "Open connections by port.");
     counter(CONNECTIONS_REFUSED, None, "Connections closed at once because there were server.max_connections.");
     counter(

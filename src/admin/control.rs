@@ -2,6 +2,7 @@
 
 use crate::backend::State;
 use crate::config::{Config, Name};
+use crate::route::Experiments;
 use crate::tenant::{Accounts, Keys};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,6 +18,9 @@ pub trait Control: Send + Sync {
 
     /// What tenants may use and have used.
     fn accounts(&self) -> Arc<Accounts>;
+
+    /// What variants did in experiments.
+    fn experiments(&self) -> Arc<Experiments>;
 
     /// How everything stands now.
     fn status(&self) -> Status;

@@ -1,6 +1,7 @@
-//! The operators' port: metrics, health, status, keys and reload, never on the public port.
+//! The operators' port: metrics, health, status, experiments, keys and reload, never on the public port.
 
 mod control;
+mod experiments;
 mod keys;
 mod page;
 

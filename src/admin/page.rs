@@ -1,6 +1,6 @@
 //! What operators can ask for, and the answers.
 
-use super::{Control, keys};
+use super::{Control, experiments, keys};
 use crate::call::Error;
 use crate::config::{Name, Secret};
 use crate::gateway::{self, Body, decoded, respond};
@@ -18,6 +18,13 @@ pub(super) enum Page {
     Status,
     Reload,
     Usage,
+    Experiments,
+    /// Of this name.
+    Experiment(Name),
+    /// Likewise.
+    ResumeExperiment(Name),
+    /// Likewise.
+    ResetExperiment(Name),
     Keys,
     NewKey,
     /// Of this tenant, the key of this name.
@@ -29,6 +36,7 @@ pub(super) enum Page {
 const READ: &str = "GET, HEAD";
 const ACT: &str = "POST";
 const BOTH: &str = "GET, HEAD, POST";
+const EXPERIMENT: &str = "/admin/v1/experiments/";
 const KEY: &str = "/admin/v1/keys/";
 
 // === impl Page ===
@@ -44,12 +52,14 @@ impl Page {
             "/admin/v1/status" => (Page::Status, READ),
             "/admin/v1/reload" => (Page::Reload, ACT),
             "/admin/v1/usage" => (Page::Usage, READ),
+            "/admin/v1/experiments" => (Page::Experiments, READ),
             "/admin/v1/keys" if reads => (Page::Keys, BOTH),
             "/admin/v1/keys" => (Page::NewKey, BOTH),
-            _ => match path.strip_prefix(KEY).and_then(Self::of_key) {
-                Some(page) => (page, ACT),
-                None => return Err(Error::UnknownUrl { method: method.to_string(), path: path.to_owned() }),
-            },
+            _ => {
+                let of_key = path.strip_prefix(KEY).and_then(Self::of_key).map(|page| (page, ACT));
+                let found = of_key.or_else(|| path.strip_prefix(EXPERIMENT).and_then(Self::of_experiment));
+                found.ok_or_else(|| Error::UnknownUrl { method: method.to_string(), path: path.to_owned() })?
+            }
         };
         let right = if reads { allow != ACT } else { method == Method::POST && allow != READ };
         if !right {
@@ -71,6 +81,18 @@ impl Page {
         }
     }
 
+    /// `NAME` or `NAME/DEED`, the name escaped as paths are.
+    fn of_experiment(path: &str) -> Option<(Self, &'static str)> {
+        let (name, deed) = path.split_once('/').map_or((path, None), |(name, deed)| (name, Some(deed)));
+        let name = Name::from(decoded(name));
+        match deed {
+            None => Some((Page::Experiment(name), READ)),
+            Some("resume") => Some((Page::ResumeExperiment(name), ACT)),
+            Some("reset") => Some((Page::ResetExperiment(name), ACT)),
+            Some(_) => None,
+        }
+    }
+
     pub(super) async fn answer<B>(self, http: Request<B>, metrics: &Metrics, control: Arc<dyn Control>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes, Error: Display>,
@@ -82,6 +104,10 @@ impl Page {
             Page::Status => Ok(respond::json(&control.status())),
             Page::Reload => reload(control).await,
             Page::Usage => usage(http, control.as_ref()).await,
+            Page::Experiments => Ok(experiments::list(&control.experiments())),
+            Page::Experiment(name) => experiments::one(&control.experiments(), &name),
+            Page::ResumeExperiment(name) => experiments::resume(&control.experiments(), &name, http.headers()),
+            Page::ResetExperiment(name) => experiments::reset(&control.experiments(), &name, http.headers()),
             Page::Keys => Ok(keys::list(&control.keys(), http.uri().query())),
             Page::NewKey => keys::make(&control.keys(), http, time).await,
             Page::RevokeKey(tenant, name) => keys::revoke(&control.keys(), &tenant, &name, http.headers()).await,
@@ -129,7 +155,15 @@ mod tests {
         assert_eq!(find("POST", "/admin/v1/keys/acme/ci/rotate"), Ok(Page::RotateKey("acme".into(), "ci".into())));
         assert_eq!(find("HEAD", "/admin/v1/keys?tenant=acme"), Ok(Page::Keys));
         assert_eq!(find("POST", "/admin/v1/keys"), Ok(Page::NewKey));
-        for path in ["/admin/v1/keys/", "/admin/v1/keys/acme/ci", "/admin/v1/keys/acme/ci/delete", "/admin/v1/keys/a/b/c/revoke"] {
+        assert_eq!(find("GET", "/admin/v1/experiments/a%2Fb"), Ok(Page::Experiment("a/b".into())));
+        assert_eq!(find("POST", "/admin/v1/experiments/e/resume"), Ok(Page::ResumeExperiment("e".into())));
+        for path in [
+            "/admin/v1/keys/",
+            "/admin/v1/keys/acme/ci",
+            "/admin/v1/keys/acme/ci/delete",
+            "/admin/v1/keys/a/b/c/revoke",
+            "/admin/v1/experiments/e/stop",
+        ] {
             assert!(matches!(find("POST", path), Err(Error::UnknownUrl { .. })), "{path}");
         }
         for (method, path, right) in

@@ -50,6 +50,10 @@ pub struct Fields {
     pub estimated: bool,
     /// When the first content left for the client.
     pub first_byte: Option<Instant>,
+    /// When the first piece of its answer came from its backend.
+    pub first_token: Option<Instant>,
+    /// The time per output token after the first of each choice that has ended, summed up, and of how many.
+    pub paces: (Duration, u32),
     /// What it used so far.
     pub usage: Usage,
     /// How it ended.
@@ -105,6 +109,8 @@ impl Record {
             failed: Vec::new(),
             estimated: false,
             first_byte: None,
+            first_token: None,
+            paces: (Duration::ZERO, 0),
             usage: Usage::default(),
             outcome: None,
         })))

@@ -18,7 +18,7 @@ pub struct Rule {
     /// Who keeps a variant once it is chosen; `None` draws anew for each request.
     pub sticky: Option<Sticky>,
     /// The experiment that its requests belong to.
-    pub experiment: Option<Name>,
+    pub experiment: Option<Experiment>,
     /// The variants to try, in this order, where the chosen one can't answer.
     pub fallback: Arc<[Name]>,
 }
@@ -30,6 +30,26 @@ pub struct Share {
     pub variant: Name,
     /// Its weight beside the others'.
     pub weight: f64,
+}
+
+/// What a rule's requests are counted as.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Experiment {
+    /// Its name.
+    pub name: Name,
+    /// The variant that the others are compared with; it has a weight above 0.
+    pub control: Name,
+    /// What takes a variant out.
+    pub guardrails: Guardrails,
+}
+
+/// How many times the control's a variant's figures may be, at least 1; one that is worse for sure gets no more requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Guardrails {
+    /// The share of requests that fail, or go to a fallback.
+    pub error_rate: Option<f64>,
+    /// The 95th percentile of the time to the first token.
+    pub ttft_p95: Option<f64>,
 }
 
 /// What a request has to be; `None`, and no header, is anything.

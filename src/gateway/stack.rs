@@ -12,7 +12,7 @@ use crate::config::{Config, Name};
 use crate::layer::trace::{self, Watch, Watched};
 use crate::layer::{Admit, Authenticate, Deadline, Incoming, Limit, Meter, Trace};
 use crate::metrics::Metrics;
-use crate::route::{Choose, Router};
+use crate::route::{Choose, Experiments, Router};
 use crate::tenant::{Accounts, Keys};
 use http::{HeaderMap, Method, Request, Response, header};
 use http_body::Body as _;
@@ -34,6 +34,8 @@ pub struct Parts {
     pub keys: Arc<Keys>,
     /// How much, and what was used.
     pub accounts: Arc<Accounts>,
+    /// What variants did in experiments.
+    pub experiments: Arc<Experiments>,
     /// What is counted.
     pub metrics: Metrics,
     /// What time it is.
@@ -60,7 +62,7 @@ type Boxed = BoxCloneSyncService<Incoming<hyper::body::Incoming>, Response<Watch
 impl Stack {
     /// Builds the stack: the first line sees the request first and the answer last.
     pub fn build(parts: Parts) -> Stack {
-        let Parts { config, served, backends, keys, accounts, metrics, clock } = parts;
+        let Parts { config, served, backends, keys, accounts, experiments, metrics, clock } = parts;
         let look = Look { show_backend: config.server.show_backend, clock: clock.clone() };
         let catalog = Catalog::new(config.clone(), served);
         let renderings = catalog.renderings();
@@ -70,7 +72,7 @@ impl Stack {
             .layer(Respond::layer(look.clone())) // below trace, which reads its status; above all that can fail or panic
             .layer(Authenticate::layer(keys.clone())) // before the body is read: strangers cost us a header lookup
             .layer(Translate::layer(catalog, accounts.clone(), &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
-            .layer(Choose::layer(renderings.clone())) // before limit: what is reserved depends on the variant's prompt
+            .layer(Choose::layer(renderings.clone(), experiments, clock.clone())) // before limit: what is reserved depends on the variant's prompt; above all that can refuse a variant's call, so that its experiment counts that
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
             .layer(Deadline::layer(config.server.request_timeout, clock.clone())) // below limit, which counts what was cut; above admit, which has to know it
             .layer(Admit::layer(backends.clone(), clock.clone())) // the last look before work is done for it: what would wait in vain goes at once

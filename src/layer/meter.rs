@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tower::{Layer, Service, layer::layer_fn};
 
 /// Counts what calls use.
@@ -104,8 +104,8 @@ impl Watch {
     fn see(&mut self, event: &Event) {
         match event {
             Event::Text { choice, ids, .. } if !ids.is_empty() => {
-                self.record.lock().usage.completion_tokens += ids.len() as u32;
                 let now = self.clock.now();
+                note(&self.record, now, ids.len() as u32);
                 if let Some(pace) = self.choices.get_mut(*choice as usize) {
                     pace.told = true;
                     pace.piece(now, ids.len() as u32, &self.latency);
@@ -116,7 +116,7 @@ impl Watch {
             Event::Text { choice, text, .. } => {
                 let now = self.clock.now();
                 if let Some(pace) = self.choices.get_mut(*choice as usize).filter(|pace| !text.is_empty() && !pace.told) {
-                    self.record.lock().usage.completion_tokens += 1;
+                    note(&self.record, now, 1);
                     pace.piece(now, 1, &self.latency);
                 }
             }
@@ -128,8 +128,10 @@ impl Watch {
                 notes.usage = Usage { completion_tokens, ..*usage };
             }
             Event::Finish { choice, .. } => {
-                if let Some(pace) = self.choices.get(*choice as usize) {
-                    pace.end(&self.latency);
+                if let Some(pace) = self.choices.get(*choice as usize).and_then(Pace::per_token) {
+                    self.latency.tpot.record(pace.as_secs_f64());
+                    let (sum, choices) = &mut self.record.lock().paces;
+                    (*sum, *choices) = (*sum + pace, *choices + 1);
                 }
             }
         }
@@ -149,13 +151,18 @@ impl Pace {
         }
     }
 
-    fn end(&self, latency: &LatencyMetrics) {
-        if let (Some(first), Some(last)) = (self.first, self.last)
-            && self.later > 0
-        {
-            latency.tpot.record((last - first).as_secs_f64() / f64::from(self.later));
-        }
+    /// Of the tokens after the first piece; `None` where there are none.
+    fn per_token(&self) -> Option<Duration> {
+        let (first, last) = (self.first?, self.last?);
+        (self.later > 0).then(|| (last - first) / self.later)
     }
+}
+
+/// More tokens of the answer came.
+fn note(record: &Record, now: Instant, tokens: u32) {
+    let mut notes = record.lock();
+    notes.usage.completion_tokens += tokens;
+    notes.first_token.get_or_insert(now);
 }
 
 // === impl Tally ===

@@ -5,6 +5,7 @@ use crate::admin::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantS
 use crate::backend::Backend;
 use crate::config::Config;
 use crate::model::source::shown;
+use crate::route::Experiments;
 use crate::tenant::{Accounts, Keys};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -20,6 +21,10 @@ impl Control for House {
 
     fn accounts(&self) -> Arc<Accounts> {
         self.lasting.accounts.clone()
+    }
+
+    fn experiments(&self) -> Arc<Experiments> {
+        self.lasting.experiments.clone()
     }
 
     fn reload(&self) -> Result<Reloaded, String> {

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::config::{Config, ConfigError, Name, Weights};
 use crate::gateway::{Parts, Stack};
 use crate::metrics::Metrics;
+use crate::route::Experiments;
 use crate::shard::Shard;
 use crate::tenant::{Accounts, Credentials, Keys};
 use crate::text::Text;
@@ -31,6 +32,7 @@ pub(super) struct Lasting {
     pub(super) metrics: Metrics,
     pub(super) accounts: Arc<Accounts>,
     pub(super) credentials: Credentials,
+    pub(super) experiments: Arc<Experiments>,
     pub(super) shards: Shards,
     pub(super) upstreams: Upstreams,
     pub(super) texts: Texts,
@@ -83,6 +85,7 @@ impl House {
     pub(super) fn new(config: Arc<Config>, file: Option<PathBuf>, lasting: Lasting) -> Result<Self, StartError> {
         lasting.metrics.config_version(config.version);
         let started = lasting.clock.unix();
+        lasting.experiments.configure(&config);
         let stack = Arc::new(ArcSwap::from_pointee(lasting.stack(config)?));
         let (draining, since) = (Arc::new(AtomicBool::new(false)), Mutex::new(started));
         Ok(Self { lasting, stack, draining, started, file, since })
@@ -125,6 +128,7 @@ impl House {
         let config = Arc::new(config);
         let version = config.version;
         let stack = self.lasting.stack(config)?;
+        self.lasting.experiments.configure(&stack.config);
         certificates.serve();
         self.stack.store(Arc::new(stack));
         self.lasting.metrics.config_version(version);
@@ -155,6 +159,7 @@ impl Lasting {
             backends: shards.chain(upstreams).collect(),
             keys: Arc::new(Keys::new(config.clone(), &self.credentials)),
             accounts: self.accounts.clone(),
+            experiments: self.experiments.clone(),
             metrics: self.metrics.clone(),
             clock: self.clock.clone(),
             config,

@@ -10,6 +10,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Name, Tokenizer};
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
+use crate::route::Experiments;
 use crate::shard::Shard;
 use crate::tenant::{Accounts, Credentials};
 use crate::upstream::{Upstream, Upstreams};
@@ -49,11 +50,12 @@ pub fn start(
     let texts = load_texts(&config, engines)?;
     let upstreams = Upstreams::new(metrics.clone(), clock.clone());
     let drain = config.server.drain;
+    let experiments = Arc::new(Experiments::new(metrics.clone(), clock.clone()));
     let (public, private) = (tls.public.clone(), tls.admin.clone());
     let house = Arc::new(House::new(
         config,
         file.clone(),
-        Lasting { clock, metrics: metrics.clone(), accounts, credentials, shards, upstreams, texts, tls },
+        Lasting { clock, metrics: metrics.clone(), accounts, credentials, experiments, shards, upstreams, texts, tls },
     )?);
     let system = |what| move |error| StartError::System { what, error };
     let gateway =

@@ -1,9 +1,11 @@
 //! Which variant serves a call: the first rule that matches, then its weights. Pure: no I/O, no waiting but for a thread
 //! where a large prompt has to be tokenized anew.
 
+use super::experiment::{Experiments, Trial};
 use super::render::{LARGE, Renderings};
 use super::rules::{self, Request};
 use crate::call::{Call, Error, Reply};
+use crate::clock::Clock;
 use crate::config::Name;
 use futures_util::future::{BoxFuture, Either};
 use std::future::{Ready, ready};
@@ -16,30 +18,51 @@ use tower::{Layer, Service, layer::layer_fn};
 pub struct Choose<S> {
     inner: S,
     renderings: Renderings,
+    experiments: Arc<Experiments>,
+    clock: Clock,
+}
+
+/// What a call's rule says of it.
+struct Chosen {
+    variant: Name,
+    /// The variants to try instead.
+    fallback: Arc<[Name]>,
+    /// Where it is part of an experiment.
+    trial: Option<Trial>,
 }
 
 // === impl Choose ===
 
 impl<S> Choose<S> {
-    /// Chooses among the variants of the model that is asked for.
-    pub fn layer(renderings: Renderings) -> impl Layer<S, Service = Self> + Clone {
-        layer_fn(move |inner| Self { inner, renderings: renderings.clone() })
+    /// Chooses among the variants of the model that is asked for, and counts what comes of it in its experiment.
+    pub fn layer(renderings: Renderings, experiments: Arc<Experiments>, clock: Clock) -> impl Layer<S, Service = Self> + Clone {
+        layer_fn(move |inner| Self { inner, renderings: renderings.clone(), experiments: experiments.clone(), clock: clock.clone() })
     }
-}
 
-/// The variant that a call's rule gives, and those to try instead.
-fn choose(call: &Call) -> Result<(Name, Arc<[Name]>), Error> {
-    let model = &call.model;
-    let request = Request::of(call);
-    let chosen = match rules::find(model, &request) {
-        None => model.variants.keys().next().map(|only| (only.clone(), Arc::default())),
-        Some(rule) => {
-            call.record.lock().rule = Some(rule.name.clone());
-            let variant = rules::pick(model, rule, &rules::subject(rule, &request), |_, weight| weight);
-            variant.map(|variant| (variant.clone(), rule.fallback.clone()))
-        }
-    };
-    chosen.ok_or_else(|| Error::ModelNotFound { model: model.name.to_string() })
+    fn choose(&self, call: &Call) -> Result<Chosen, Error> {
+        let model = &call.model;
+        let request = Request::of(call);
+        let none = || Error::ModelNotFound { model: model.name.to_string() };
+        let Some(rule) = rules::find(model, &request) else {
+            let only = model.variants.keys().next().ok_or_else(none)?;
+            return Ok(Chosen { variant: only.clone(), fallback: Arc::default(), trial: None });
+        };
+        call.record.lock().rule = Some(rule.name.clone());
+        let subject = rules::subject(rule, &request);
+        let experiment = rule.experiment.as_ref().and_then(|experiment| self.experiments.find(experiment.name.as_str()));
+        let weight = |variant: &Name, weight| experiment.as_ref().map_or(weight, |experiment| experiment.weight(variant, weight));
+        let variant = rules::pick(model, rule, &subject, weight).ok_or_else(none)?.clone();
+        let trial = experiment.map(|experiment| Trial {
+            experiment,
+            variant: variant.clone(),
+            unit: subject.number(),
+            record: call.record.clone(),
+            prices: model.prices,
+            clock: self.clock.clone(),
+            failed: Arc::default(),
+        });
+        Ok(Chosen { variant, fallback: rule.fallback.clone(), trial })
+    }
 }
 
 /// Makes the call one for the first of these variants that can be.
@@ -86,19 +109,28 @@ where
     }
 
     fn call(&mut self, mut call: Call) -> Self::Future {
-        let (variant, fallback) = match choose(&call) {
+        let Chosen { variant, fallback, trial } = match self.choose(&call) {
             Ok(chosen) => chosen,
             Err(error) => return Either::Left(ready(Err(error))),
         };
-        // The usual case takes no allocation: nothing is to be tokenized, or little.
-        let here = call.asked.bytes <= LARGE || self.renderings.reads_alike(&call, &variant);
-        if here && self.renderings.render_here(&mut call, &variant).is_ok() {
-            return Either::Right(Either::Left(self.inner.call(routed(call, &variant, fallback))));
+        let renderings = self.renderings.clone();
+        // The usual case takes no other thread: nothing is to be tokenized, or little.
+        let here = call.asked.bytes <= LARGE || renderings.reads_alike(&call, &variant);
+        if here && renderings.render_here(&mut call, &variant).is_ok() {
+            let below = self.inner.call(routed(call, &variant, fallback));
+            return Either::Right(match trial {
+                None => Either::Left(below),
+                Some(trial) => Either::Right(Box::pin(trial.over(below))),
+            });
         }
-        let (mut inner, renderings) = (self.inner.clone(), self.renderings.clone());
-        Either::Right(Either::Right(Box::pin(async move {
+        let mut inner = self.inner.clone();
+        let below = async move {
             let call = render(renderings, call, variant, fallback).await?;
             inner.call(call).await
-        })))
+        };
+        Either::Right(Either::Right(match trial {
+            None => Box::pin(below),
+            Some(trial) => Box::pin(trial.over(below)),
+        }))
     }
 }

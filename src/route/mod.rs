@@ -2,11 +2,13 @@
 
 mod affinity;
 mod choose;
+pub mod experiment;
 pub mod render;
 mod router;
 pub mod rules;
 
 pub use choose::Choose;
+pub use experiment::{Experiment, Experiments};
 pub use render::{Rendering, Renderings};
 pub use router::Router;
 

@@ -106,7 +106,7 @@ pub fn pick<'r>(model: &Model, rule: &'r Rule, subject: &Subject, weight: impl F
             let mut hash = blake3::Hasher::new();
             // An experiment has its own salt, so that who is in one says nothing about another.
             match salt {
-                Some(experiment) => part(&mut hash, experiment.as_str()),
+                Some(experiment) => part(&mut hash, experiment.name.as_str()),
                 None => {
                     part(&mut hash, model.name.as_str());
                     part(&mut hash, rule.name.as_str());
@@ -160,6 +160,12 @@ impl Subject {
             part(&mut hash, one);
         }
         Self { kind, hash: hash.finalize().into() }
+    }
+
+    /// A number of its own, to tell it from others where little memory is to be had. It has nothing to do with its variant.
+    pub fn number(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.hash;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
     }
 }
 

@@ -18,7 +18,7 @@ use roundhouse::gateway::listener::bind;
 use roundhouse::gateway::tls::Tls;
 use roundhouse::gateway::{Gateway, Parts, Served, Stack};
 use roundhouse::metrics::Metrics;
-use roundhouse::route::Rendering;
+use roundhouse::route::{Experiments, Rendering};
 use roundhouse::tenant::{Accounts, Credentials, Keys};
 use roundhouse::text::{Text, Vocabulary};
 use serde_json::Value;
@@ -200,6 +200,7 @@ impl Edge {
                 .collect(),
             keys: Arc::new(Keys::new(config.clone(), &Credentials::open(&config.store, clock.clone()).unwrap())),
             accounts: Arc::new(Accounts::open(&config.store, clock.clone()).unwrap()),
+            experiments: Arc::new(Experiments::new(metrics.clone(), clock.clone())),
             metrics: metrics.clone(),
             clock,
             config,

@@ -1,6 +1,6 @@
 //! `roundhouse check --explain`: where a request would go and why, by the very functions that serve requests.
 
-use crate::config::{Class, Config, Endpoint, Model, Name, Rule, Tenant, When};
+use crate::config::{Class, Config, Endpoint, Experiment, Guardrails, Model, Name, Rule, Tenant, When};
 use crate::route::rules::{self, Request, Unmet};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -134,7 +134,7 @@ fn of(model: &Model, request: &Request<'_>) -> Explained {
         model: model.name.clone(),
         rules: considered,
         rule: found.map(|rule| rule.name.clone()),
-        experiment: found.and_then(|rule| rule.experiment.clone()),
+        experiment: found.and_then(|rule| rule.experiment.as_ref()).map(|experiment| experiment.name.clone()),
         sticky,
         variants,
         fallback: found.into_iter().flat_map(|rule| rule.fallback.iter()).map(|variant| destination(variant, 1.0)).collect(),
@@ -169,7 +169,14 @@ pub(super) fn leads_to(rule: &Rule) -> String {
     let to: Vec<_> = rule.to.iter().map(|share| format!("{} = {}", share.variant, share.weight)).collect();
     let mut text = format!("{}to {}", if rule.when.is_any() { "" } else { "some " }, to.join(", "));
     let sticky = rule.sticky.as_ref().map(|sticky| format!(", sticky by {sticky}"));
-    let experiment = rule.experiment.as_ref().map(|experiment| format!(", experiment {experiment}"));
+    let guarded = |experiment: &Experiment| {
+        let Guardrails { error_rate, ttft_p95 } = experiment.guardrails;
+        let bound = |name, most: Option<f64>| most.map(|most| format!(", {name} at most {most} times the control's"));
+        [bound("error rate", error_rate), bound("p95 of TTFT", ttft_p95)].into_iter().flatten().collect::<String>()
+    };
+    let experiment =
+        |experiment: &Experiment| format!(", experiment {} against {}{}", experiment.name, experiment.control, guarded(experiment));
+    let experiment = rule.experiment.as_ref().map(experiment);
     text.extend(sticky.into_iter().chain(experiment));
     if !rule.fallback.is_empty() {
         let fallback: Vec<_> = rule.fallback.iter().map(Name::as_str).collect();

@@ -17,7 +17,16 @@ pub(in crate::config) struct Rule {
     pub(in crate::config) to: Given<BTreeMap<Spanned<Name>, Spanned<f64>>>,
     pub(in crate::config) sticky: Given<StickyTo>,
     pub(in crate::config) experiment: Given<Name>,
+    pub(in crate::config) control: Given<Name>,
+    pub(in crate::config) guardrails: Given<Guardrails>,
     pub(in crate::config) fallback: Vec<Spanned<Name>>,
+}
+
+#[derive(Debug, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(in crate::config) struct Guardrails {
+    pub(in crate::config) error_rate: Given<f64>,
+    pub(in crate::config) ttft_p95: Given<f64>,
 }
 
 #[derive(Debug, Default, serde::Deserialize)]

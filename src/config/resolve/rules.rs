@@ -4,7 +4,7 @@ use super::{Resolver, or_nearest};
 use crate::config::problem::join;
 use crate::config::raw::rule as raw;
 use crate::config::raw::{Given, Named};
-use crate::config::{Between, Endpoint, Header, Name, Rule, Share, Sticky, Variant, When};
+use crate::config::{Between, Endpoint, Experiment, Guardrails, Header, Name, Rule, Share, Sticky, Variant, When};
 use http::HeaderName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -85,13 +85,7 @@ impl Resolver<'_> {
             }
             sticky
         });
-        if let Some(experiment) = &raw.experiment {
-            let path = join(path, "experiment");
-            self.name(experiment, &path);
-            if !known.experiments.insert(experiment.get_ref().clone()) {
-                self.refuse(experiment.span(), &path, format!("`{}` is the experiment of another rule already", experiment.get_ref()));
-            }
-        }
+        let experiment = self.experiment((raw.experiment, raw.control, raw.guardrails), &to, path, known);
         let mut fallback: Vec<Name> = Vec::new();
         for (index, variant) in raw.fallback.into_iter().enumerate() {
             let path = format!("{path}.fallback[{index}]");
@@ -101,7 +95,51 @@ impl Resolver<'_> {
             }
             fallback.push(variant.into_inner());
         }
-        Rule { name, when, to, sticky, experiment: raw.experiment.map(Spanned::into_inner), fallback: fallback.into() }
+        Rule { name, when, to, sticky, experiment, fallback: fallback.into() }
+    }
+
+    fn experiment(
+        &mut self,
+        (name, control, guardrails): (Given<Name>, Given<Name>, Given<raw::Guardrails>),
+        to: &[Share],
+        path: &str,
+        known: &mut Rules,
+    ) -> Option<Experiment> {
+        let Some(name) = name else {
+            let control = control.map(|control| (control.span(), "control"));
+            let orphans = control.into_iter().chain(guardrails.map(|guardrails| (guardrails.span(), "guardrails")));
+            for (span, key) in orphans {
+                self.refuse(span, &join(path, key), "this belongs to an experiment; give it a name, `experiment = \"…\"`");
+            }
+            return None;
+        };
+        let key = join(path, "experiment");
+        self.name(&name, &key);
+        if !known.experiments.insert(name.get_ref().clone()) {
+            self.refuse(name.span(), &key, format!("`{}` is the experiment of another rule already", name.get_ref()));
+        }
+        if let Some(control) = &control {
+            let weight = to.iter().find(|share| share.variant == *control.get_ref()).map_or(0.0, |share| share.weight);
+            if weight <= 0.0 {
+                let message = format!("`{}` has no weight in `to`, so there is nothing to compare with", control.get_ref());
+                self.refuse(control.span(), &join(path, "control"), message);
+            }
+        }
+        // The first of the heaviest.
+        let heaviest = to.iter().rev().max_by(|one, other| one.weight.total_cmp(&other.weight)).map(|share| share.variant.clone());
+        let control = control.map(Spanned::into_inner).or(heaviest).unwrap_or_else(|| name.get_ref().clone());
+        let guardrails = guardrails.map(Spanned::into_inner).unwrap_or_default();
+        let mut bound = |given: Given<f64>, key: &str| {
+            let given = given?;
+            if !(given.get_ref().is_finite() && *given.get_ref() >= 1.0) {
+                let path = join(&join(path, "guardrails"), key);
+                self.refuse(given.span(), &path, "this is a number from 1 on: how many times the control's it may be");
+            }
+            Some(given.into_inner())
+        };
+        let guardrails =
+            Guardrails { error_rate: bound(guardrails.error_rate, "error_rate"), ttft_p95: bound(guardrails.ttft_p95, "ttft_p95") };
+        Some(Experiment { name: name.into_inner(), control, guardrails })
     }
 
     fn shares(
@@ -241,7 +279,9 @@ mod tests {
     fn a_rule_is_read_with_all_that_it_can_say() {
         let first = "[[models.m.rules]]\nname = \"some\"\nto = { y = 1 }\n\
              when = { tenant = \"acme\", key = [\"ci\", \"cd\"], prompt_tokens = { above = 9 }, endpoint = \"chat\", header = { X-Beta = \"on\" }, class = \"batch\" }\n";
-        let second = rule("to = { x = 90, y = 2.5 }\nsticky = \"header:X-Session-Id\"\nexperiment = \"e\"\nfallback = [\"x\"]");
+        let second = rule(
+            "to = { x = 90, y = 2.5 }\nsticky = \"header:X-Session-Id\"\nexperiment = \"e\"\nguardrails = { ttft_p95 = 1.2 }\nfallback = [\"x\"]",
+        );
         let config = parse(&format!("{first}{second}")).unwrap();
         let rules = &config.models["m"].rules;
         let when = &rules[0].when;
@@ -250,6 +290,8 @@ mod tests {
         assert_eq!((when.header[0].name.as_str(), when.header[0].values.as_slice()), ("x-beta", &["on".to_owned()][..]));
         assert!(rules[1].when.is_any());
         assert_eq!(rules[1].sticky, Some(Sticky::Header("x-session-id".into())));
+        let experiment = rules[1].experiment.as_ref().unwrap();
+        assert_eq!((experiment.control.as_str(), experiment.guardrails.ttft_p95), ("x", Some(1.2)), "the heaviest is the control");
         let weights: Vec<_> = rules[1].to.iter().map(|share| (share.variant.as_str(), share.weight)).collect();
         assert_eq!(weights, [("x", 90.0), ("y", 2.5)]);
         assert_eq!(rules.iter().flat_map(|rule| rule.headers()).map(|name| name.as_str()).collect::<Vec<_>>(), ["x-beta", "x-session-id"]);
@@ -303,6 +345,13 @@ mod tests {
             ("to = { x = 1, y = 1 }\nwhen.prompt_tokens = {}", "7:22: models.m.rules[0].when.prompt_tokens: this matches everything"),
             ("to = { x = 1, y = 1 }\nwhen.header.cookie = \"a\"", "7:13: models.m.rules[0].when.header.cookie: `cookie` holds a secret"),
             ("to = { x = 1, y = 1 }\nwhen.models = \"a\"", "7:6: models.m.rules[0].when.models: unknown key `models`"),
+            ("to = { x = 1, y = 1 }\ncontrol = \"x\"", "7:11: models.m.rules[0].control: this belongs to an experiment"),
+            ("to = { x = 1, y = 1 }\nguardrails = {}", "7:14: models.m.rules[0].guardrails: this belongs to an experiment"),
+            ("to = { x = 1, y = 0 }\nexperiment = \"e\"\ncontrol = \"y\"", "8:11: models.m.rules[0].control: `y` has no weight in `to`"),
+            (
+                "to = { x = 1, y = 1 }\nexperiment = \"e\"\nguardrails.error_rate = 0.01",
+                "8:25: models.m.rules[0].guardrails.error_rate: this is a number from 1 on",
+            ),
             ("fallback = [\"x\", \"y\"]", "4:1: models.m.rules[0].to: this key is missing"),
         ] {
             let found = problems(&rule(rest));

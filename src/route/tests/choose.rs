@@ -1,6 +1,8 @@
 use super::*;
 use crate::call::{Asked, Message};
+use crate::clock::Clock;
 use crate::config::{Config, Endpoint, Rule, Share};
+use crate::metrics::Metrics;
 use crate::text::{Text, Vocabulary};
 use futures_util::stream::empty;
 use std::path::Path;
@@ -63,6 +65,11 @@ fn rendering(context: u32) -> Rendering {
     Rendering { text: Some(text('!')), context, pool_tokens: u32::MAX }
 }
 
+fn layered<S>(renderings: Renderings) -> impl Layer<S, Service = Choose<S>> {
+    let clock = Clock::system();
+    Choose::layer(renderings, Arc::new(Experiments::new(Metrics::new(), clock.clone())), clock)
+}
+
 async fn chosen(call: Call, renderings: Renderings) -> Result<Call, Error> {
     let seen = Arc::new(Mutex::new(None));
     let keep = seen.clone();
@@ -70,7 +77,7 @@ async fn chosen(call: Call, renderings: Renderings) -> Result<Call, Error> {
         *keep.lock().unwrap() = Some(call);
         std::future::ready(Ok::<_, Error>(Reply::new(empty())))
     });
-    Choose::layer(renderings).layer(inner).call(call).await?;
+    layered(renderings).layer(inner).call(call).await?;
     let call = seen.lock().unwrap().take();
     Ok(call.unwrap())
 }
@@ -159,7 +166,7 @@ async fn fallen_back(x: Mock, y: Mock, z: Mock) -> Result<(Name, Name, u32), Err
     let all = renderings(rendering(400), rendering(400), rendering(400));
     let router = Router::new(Arc::new(BTreeMap::from(backends)), all.clone());
     let call = asked(&Arc::new(model), "hello", &text('!'));
-    Choose::layer(all).layer(router).call(call.clone()).await?;
+    layered(all).layer(router).call(call.clone()).await?;
     let notes = call.record.lock().clone();
     assert_eq!(notes.fallback_from, (notes.variant != Some("x".into())).then(|| "x".into()));
     Ok((notes.variant.unwrap(), notes.backend.unwrap(), notes.attempts))

@@ -1,4 +1,4 @@
-use crate::config::{Between, Class, Config, Endpoint, Model, Name, Rule, Share, Sticky, When};
+use crate::config::{Between, Class, Config, Endpoint, Experiment, Guardrails, Model, Name, Rule, Share, Sticky, When};
 use crate::route::rules::{Request, Unmet, find, pick, subject, unmet};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,6 +17,10 @@ const REQUEST: Request<'static> = Request {
 fn rule(to: &[(&str, f64)], sticky: Option<Sticky>) -> Rule {
     let to = to.iter().map(|(variant, weight)| Share { variant: Name::from(*variant), weight: *weight });
     Rule { name: "all".into(), when: When::default(), to: to.collect(), sticky, experiment: None, fallback: [].into() }
+}
+
+fn experiment(name: &str) -> Option<Experiment> {
+    Some(Experiment { name: name.into(), control: "a".into(), guardrails: Guardrails::default() })
 }
 
 fn model() -> Arc<Model> {
@@ -62,14 +66,14 @@ fn a_variant_that_leaves_moves_nobody_among_the_others() {
 
 #[test]
 fn an_assignment_is_the_same_in_every_process() {
-    let rule = Rule { experiment: Some("q4-vs-q8".into()), ..rule(&[("q4", 50.0), ("q8", 50.0)], Some(Sticky::User)) };
+    let rule = Rule { experiment: experiment("q4-vs-q8"), ..rule(&[("q4", 50.0), ("q8", 50.0)], Some(Sticky::User)) };
     let letters: String = assigned(&rule, 16).iter().map(|name| name.as_str().chars().last().unwrap()).collect();
     assert_eq!(letters, "8488444884888488", "what other replicas and later versions compute");
 }
 
 #[test]
 fn two_experiments_divide_users_independently() {
-    let of = |name: &str| assigned(&Rule { experiment: Some(name.into()), ..rule(&[("a", 1.0), ("b", 1.0)], Some(Sticky::User)) }, 4000);
+    let of = |name: &str| assigned(&Rule { experiment: experiment(name), ..rule(&[("a", 1.0), ("b", 1.0)], Some(Sticky::User)) }, 4000);
     let (one, other) = (of("one"), of("other"));
     let both = one.iter().zip(&other).filter(|(one, other)| one.as_str() == "a" && other.as_str() == "a").count();
     assert!((900..1100).contains(&both), "{both}");
