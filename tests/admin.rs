@@ -10,6 +10,7 @@ use roundhouse::admin::{Admin, ConfigStatus, Control, Reloaded, Status};
 use roundhouse::config::{Config, Ledger, Secret};
 use roundhouse::gateway::listener::bind;
 use roundhouse::metrics::{Metrics, Served};
+use roundhouse::route::Experiments;
 use roundhouse::tenant::{Accounts, Credentials, Keys};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -44,6 +45,10 @@ impl Control for Nothing {
 
     fn keys(&self) -> Arc<Keys> {
         self.1.clone()
+    }
+
+    fn experiments(&self) -> Arc<Experiments> {
+        Arc::new(Experiments::new(Metrics::new(), roundhouse::clock::Clock::system()))
     }
 
     fn reload(&self) -> Result<Reloaded, String> {

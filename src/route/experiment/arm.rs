@@ -128,7 +128,7 @@ impl Arm {
         sums.cost = sums.cost.saturating_add(ended.cost);
         let answered = ended.end == End::Answered;
         let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
-        let (ttft, tpot, latency) = (seconds(ended.ttft), seconds(ended.tpot), answered.then(|| ended.latency.as_secs_f64()));
+        let (ttft, tpot, latency) = (seconds(ended.ttft), seconds(ended.tpot), answered.then_some(ended.latency.as_secs_f64()));
         for (histogram, value) in [(&mut self.ttft, ttft), (&mut self.tpot, tpot), (&mut self.latency, latency)] {
             value.into_iter().for_each(|value| histogram.add(value));
         }

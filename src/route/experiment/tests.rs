@@ -87,7 +87,7 @@ fn of_a_thousand_experiments_with_equal_variants_at_most_fifty_trip_though_each_
     for (weights, requests_of_a_user) in [("x = 50, y = 50", 1), ("x = 90, y = 10", 1), ("x = 50, y = 50", 8), ("x = 80, y = 20", 8)] {
         // Users differ: some fail often and wait long, whatever their variant.
         let out = trips(weights, requests_of_a_user, |random, _, own| (failing(random, 0.2 * own), 0.1 + own + 0.1 * random.unit()));
-        println!("{weights}, {requests_of_a_user} requests a user: {out} of 1000 equal ones trip");
+        eprintln!("{weights}, {requests_of_a_user} requests a user: {out} of 1000 equal ones trip");
         assert!(out <= 50, "{weights}, {requests_of_a_user}: {out}");
     }
 }
@@ -98,7 +98,7 @@ fn a_variant_with_three_times_the_errors_is_found_within_four_hundred_requests()
         trips("x = 50, y = 50", 1, |random, variant, _| (failing(random, if variant == "y" { 3.0 * control } else { control }), 0.1))
     };
     let (often, seldom) = (found(0.10), found(0.05));
-    println!("10 % against 30 %: {often} of 1000 found; 5 % against 15 %: {seldom}");
+    eprintln!("10 % against 30 %: {often} of 1000 found; 5 % against 15 %: {seldom}");
     assert!(often >= 950, "{often}");
     assert!(seldom >= 500, "{seldom}");
 }
@@ -107,7 +107,7 @@ fn a_variant_with_three_times_the_errors_is_found_within_four_hundred_requests()
 fn a_variant_that_is_twice_as_slow_is_found_and_one_within_its_tolerance_isn_t() {
     let twice =
         trips("x = 50, y = 50", 1, |random, variant, _| (End::Answered, (0.1 + random.unit()) * if variant == "y" { 2.0 } else { 1.0 }));
-    println!("twice the time to the first token: {twice} of 1000 found");
+    eprintln!("twice the time to the first token: {twice} of 1000 found");
     assert!(twice >= 950, "{twice}");
 }
 
