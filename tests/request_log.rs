@@ -50,7 +50,7 @@ async fn a_request_leaves_one_line_without_its_key_or_its_prompt() {
         ("model", json!("tiny")),
         ("variant", json!("only")),
         ("backend", json!("b0")),
-        ("offers", json!("b0 queue 0ms prefill 0ms")),
+        ("offers", json!("b0 cached 0 queue 0ms prefill 0ms")),
         ("attempts", json!(1)),
         ("status", json!(200)),
         ("prompt_tokens", json!(9)),
