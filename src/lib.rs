@@ -66,5 +66,9 @@ pub mod cli;
 pub mod roundhouse;
 
 #[cfg(test)]
+#[path = "../tests/support/services.rs"]
+#[expect(dead_code, reason = "unit tests use a part of it")]
+mod services;
+#[cfg(test)]
 #[path = "../tests/support/tiny_model.rs"]
 mod tiny_model;

@@ -44,6 +44,7 @@ const CONNECTIONS_CUT: &str = "roundhouse_connections_cut_total";
 const UPSTREAM_STATE: &str = "roundhouse_upstream_state";
 const EXPERIMENT_OUT: &str = "roundhouse_experiment_out";
 const RELOADS: &str = "roundhouse_config_reloads_total";
+const STORE_LOST: &str = "roundhouse_store_lost";
 const CONFIG_VERSION: &str = "roundhouse_config_version";
 
 /// Seconds from a fast decode step to a long prompt's prefill; two to three buckets a decade.
@@ -101,6 +102,11 @@ impl Metrics {
     pub fn reloaded(&self, outcome: &'static str) {
         let labels = vec![Label::from_static_parts("outcome", outcome)];
         self.0.recorder.register_counter(&key(RELOADS, labels), &METADATA).increment(1);
+    }
+
+    /// Whether a store, `ledger` or `limits`, doesn't do its work.
+    pub fn store_lost(&self, store: &'static str) -> Gauge {
+        self.0.recorder.register_gauge(&key(STORE_LOST, vec![Label::from_static_parts("store", store)]), &METADATA)
     }
 
     /// The metrics of one shard; the same name gives the same metrics again.
@@ -174,6 +180,7 @@ fn describe(recorder: &PrometheusRecorder) {
         "Connections and HTTP/2 streams that waited for their client longer than the reason, a key of [server], allows.",
     );
     counter(RELOADS, None, "Times the configuration file was read again, by outcome: changed, unchanged, refused.");
+    gauge(STORE_LOST, "1 while a store doesn't do its work, by store: ledger, limits.");
     gauge(CONFIG_VERSION, "Version of the configuration that new requests get.");
 }
 

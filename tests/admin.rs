@@ -40,7 +40,7 @@ impl Control for Nothing {
 
     fn accounts(&self) -> Arc<Accounts> {
         let store = roundhouse::config::Store { ledger: roundhouse::config::Ledger::Off, ..Default::default() };
-        Arc::new(Accounts::open(&store, roundhouse::clock::Clock::system()).unwrap())
+        Arc::new(Accounts::open(&store, roundhouse::clock::Clock::system(), &roundhouse::metrics::Metrics::new()).unwrap())
     }
 
     fn keys(&self) -> Arc<Keys> {

@@ -3,7 +3,7 @@
 mod explain;
 
 use super::CliError;
-use crate::config::{ClientAuth, Config, ConfigError, Key, KeySource, Limits, Tls};
+use crate::config::{ClientAuth, Config, ConfigError, Key, KeySource, Ledger, LimitStore, Limits, Store, Tls};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -62,6 +62,7 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
         server.request_timeout
     )?;
     writeln!(out, "admin   {}, {private}, {}", admin.listen, if admin.token.is_some() { "with a token" } else { "without a token" })?;
+    writeln!(out, "store   {}", stores(&config.store))?;
     for (name, device) in &config.devices {
         writeln!(out, "device  {name}: {} threads, isa {}, {}", device.threads, device.isa, size(device.memory))?;
     }
@@ -104,6 +105,21 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
         writeln!(out, "tenant  none: a start makes one key for development and prints it")?;
     }
     Ok(())
+}
+
+/// Which stores there are; not where, which may be secret.
+fn stores(store: &Store) -> String {
+    let ledger = match &store.ledger {
+        Ledger::Off => "no ledger".to_owned(),
+        Ledger::Sqlite(file) => format!("ledger in {}", file.display()),
+        Ledger::Postgres(_) => "ledger in Postgres".to_owned(),
+    };
+    let limits = match (&store.limits, store.replicas) {
+        (LimitStore::Local, _) => "limits counted here".to_owned(),
+        (LimitStore::Redis(_), None) => "limits shared through Redis".to_owned(),
+        (LimitStore::Redis(_), Some(replicas)) => format!("limits shared through Redis by {replicas} replicas"),
+    };
+    format!("{ledger}, {limits}")
 }
 
 fn list(items: &[impl ToString]) -> String {

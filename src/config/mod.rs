@@ -34,7 +34,7 @@ pub use rule::{Between, Experiment, Guardrails, Header, Rule, Share, Sticky, Sti
 pub use scope::{Endpoint, Network, NetworkError, Scope};
 pub use secret::Secret;
 pub use server::{ClientAuth, Http2, Server, Tls};
-pub use store::{Billing, Durability, Ledger, OnStoreLoss, Store};
+pub use store::{Billing, Durability, Ledger, LimitStore, OnStoreLoss, Store};
 pub use tenant::{Class, Key, Limit, Limits, Tenant};
 pub use units::duration;
 pub use upstream::{BaseUrl, BaseUrlError, Health, Retries, Timeouts, Tokenizer, Upstream, UpstreamTls};

@@ -292,6 +292,8 @@ pub(super) struct Prices {
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Store {
     pub(super) ledger: Given<StoreUrl>,
+    pub(super) limits: Given<StoreUrl>,
+    pub(super) replicas: Given<NonZeroU32>,
     pub(super) durability: Given<Durability>,
     pub(super) on_store_loss: Given<OnStoreLoss>,
 }

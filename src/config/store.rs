@@ -3,6 +3,7 @@
 use super::units::SecretSource;
 use super::{Name, Secret};
 use serde::{Deserialize, Deserializer, Serialize};
+use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// `[store]`
@@ -10,6 +11,10 @@ use std::path::PathBuf;
 pub struct Store {
     /// Where requests are billed.
     pub ledger: Ledger,
+    /// Where limits and quotas are counted.
+    pub limits: LimitStore,
+    /// How many processes share limits and quotas; `None` where that isn't said.
+    pub replicas: Option<NonZeroU32>,
     /// What a commit outlives.
     pub durability: Durability,
     /// What happens to requests while a store doesn't answer.
@@ -26,6 +31,16 @@ pub enum Ledger {
     Sqlite(PathBuf),
     /// A Postgres URL, for several replicas. It may hold a password.
     Postgres(Secret),
+}
+
+/// Where limits and quotas are counted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LimitStore {
+    /// In each process, for itself.
+    Local,
+    /// In a Redis server by its URL, for all replicas together. It may hold a password.
+    Redis(Secret),
 }
 
 /// What a commit outlives.
@@ -46,9 +61,11 @@ pub enum OnStoreLoss {
     /// They are refused.
     #[default]
     Deny,
-    /// They pass; bills wait in memory, and those beyond its bound are lost.
+    /// They pass, whatever their limits, where these are what is lost; bills wait in memory, and those beyond its bound
+    /// are lost.
     Allow,
-    /// They pass while bills find room in memory.
+    /// They pass within this process's share of limits and quotas, where these are what is lost, and while bills find room
+    /// in memory.
     Local,
 }
 
@@ -71,7 +88,13 @@ impl Default for Billing {
 
 impl Default for Store {
     fn default() -> Self {
-        Self { ledger: Ledger::Sqlite("roundhouse.db".into()), durability: Durability::default(), on_store_loss: OnStoreLoss::default() }
+        Self {
+            ledger: Ledger::Sqlite("roundhouse.db".into()),
+            limits: LimitStore::Local,
+            replicas: None,
+            durability: Durability::default(),
+            on_store_loss: OnStoreLoss::default(),
+        }
     }
 }
 

@@ -110,6 +110,19 @@ impl std::fmt::Display for Class {
 
 // === impl Limits ===
 
+impl Limits {
+    /// What each of so many may have of them, rounded down. What one request may have isn't shared.
+    pub fn shared_by(&self, replicas: NonZeroU32) -> Self {
+        let share = |limit: &Limit| Limit {
+            requests_per_minute: limit.requests_per_minute.map(|limit| limit / replicas),
+            tokens_per_minute: limit.tokens_per_minute.map(|limit| limit / u64::from(replicas.get())),
+            concurrent: limit.concurrent.map(|limit| limit / replicas),
+            tokens_per_request: limit.tokens_per_request,
+        };
+        Self { all: share(&self.all), models: self.models.iter().map(|(model, limit)| (model.clone(), share(limit))).collect() }
+    }
+}
+
 impl From<Flat> for Limits {
     fn from(flat: Flat) -> Self {
         let Flat { requests_per_minute, tokens_per_minute, concurrent, tokens_per_request, models } = flat;

@@ -2,7 +2,7 @@
 //! ends. What is refused here or below consumes nothing.
 
 use crate::call::{Call, Error, Lease, Reply, Sampling};
-use crate::tenant::{Accounts, Levels};
+use crate::tenant::{Accounts, Granting, Reserving};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -22,36 +22,27 @@ impl<S> Limit<S> {
     pub fn layer(accounts: Arc<Accounts>) -> impl Layer<S, Service = Self> + Clone {
         layer_fn(move |inner| Self { inner, accounts: accounts.clone() })
     }
-
-    /// The call with as many tokens as it may have, and what it holds.
-    fn take(&self, mut call: Call) -> Result<(Call, Lease), Error> {
-        match self.accounts.reserve(&call) {
-            Ok(granted) => {
-                note(&call, granted.levels);
-                if granted.max_tokens < call.sampling.max_tokens {
-                    // A quota's last tokens: the answer ends there with `length`.
-                    call.sampling = Arc::new(Sampling { max_tokens: granted.max_tokens, ..Sampling::clone(&call.sampling) });
-                }
-                Ok((call, Lease::on(granted.reservation)))
-            }
-            Err(error) => {
-                note(&call, self.accounts.levels(&call));
-                Err(error)
-            }
-        }
-    }
 }
 
-fn note(call: &Call, levels: Levels) {
-    let mut notes = call.record.lock();
-    notes.requests = levels.requests;
-    notes.tokens = levels.tokens;
-    notes.passed_quotas = levels.passed;
+/// The call with as many tokens as it may have, and what it holds.
+fn take(mut call: Call, (levels, granted): Granting) -> Result<(Call, Lease), Error> {
+    {
+        let mut notes = call.record.lock();
+        notes.requests = levels.requests;
+        notes.tokens = levels.tokens;
+        notes.passed_quotas = levels.passed;
+    }
+    let granted = granted?;
+    if granted.max_tokens < call.sampling.max_tokens {
+        // A quota's last tokens: the answer ends there with `length`.
+        call.sampling = Arc::new(Sampling { max_tokens: granted.max_tokens, ..Sampling::clone(&call.sampling) });
+    }
+    Ok((call, Lease::on(granted.reservation)))
 }
 
 impl<S> Service<Call> for Limit<S>
 where
-    S: Service<Call, Response = Reply, Error = Error>,
+    S: Service<Call, Response = Reply, Error = Error> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
     type Response = Reply;
@@ -63,9 +54,19 @@ where
     }
 
     fn call(&mut self, call: Call) -> Self::Future {
-        match self.take(call) {
-            Ok((call, lease)) => Box::pin(lease.hold(self.inner.call(call))),
-            Err(error) => Box::pin(std::future::ready(Err(error))),
-        }
+        let asking = match self.accounts.reserve(&call) {
+            Reserving::Now(granting) => {
+                return match take(call, granting) {
+                    Ok((call, lease)) => Box::pin(lease.hold(self.inner.call(call))),
+                    Err(error) => Box::pin(std::future::ready(Err(error))),
+                };
+            }
+            Reserving::Later(asking) => asking,
+        };
+        let mut inner = self.inner.clone();
+        Box::pin(async move {
+            let (call, lease) = take(call, asking.await)?;
+            lease.hold(inner.call(call)).await
+        })
     }
 }

@@ -75,7 +75,7 @@ fn call(tenant: Arc<Tenant>, clock: &Clock) -> Call {
 /// Accounts without a ledger.
 fn accounts(clock: &Clock) -> Arc<Accounts> {
     let store = Store { ledger: Ledger::Off, ..Store::default() };
-    Arc::new(Accounts::open(&store, clock.clone()).unwrap())
+    Arc::new(Accounts::open(&store, clock.clone(), &Metrics::new()).unwrap())
 }
 
 fn pieces(ids: &[usize]) -> Vec<Result<Event, Error>> {

@@ -5,7 +5,7 @@ use crate::cpu::CpuError;
 use crate::engine::DeviceError;
 use crate::gateway::tls::TlsError;
 use crate::model::{LoadError, source::SourceError};
-use crate::tenant::LedgerError;
+use crate::tenant::{AccountsError, LedgerError};
 use crate::upstream::UpstreamError;
 use std::net::SocketAddr;
 
@@ -26,6 +26,9 @@ pub enum StartError {
     /// The ledger can't be used.
     #[error("store.ledger: {0}")]
     Ledger(#[from] LedgerError),
+    /// The stores of bills and limits can't be used.
+    #[error(transparent)]
+    Accounts(#[from] AccountsError),
     /// A device can't be used as configured.
     #[error("devices.{device}: {error}")]
     Device {

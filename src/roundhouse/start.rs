@@ -39,7 +39,7 @@ pub fn start(
     listeners: Listeners,
 ) -> Result<Running, StartError> {
     let (clock, metrics) = (Clock::system(), Metrics::new());
-    let accounts = Arc::new(Accounts::open(&config.store, clock.clone())?); // before weights are loaded: another process may have the file
+    let accounts = Arc::new(Accounts::open(&config.store, clock.clone(), &metrics)?); // before weights are loaded: another process may have the file
     accounts.configure(&config)?;
     let credentials = Credentials::open(&config.store, clock.clone())?;
     let tls = Certified::read(&config)?;

@@ -1,36 +1,44 @@
 //! The ledger: one durable row for every request, written by a thread of its own.
 
 mod database;
+mod question;
 mod row;
 mod schema;
 mod state;
 mod writer;
 
 use super::usage::{UsageQuery, UsageRow};
-use super::window::{Counted, Worth};
+use super::window::Worth;
 use crate::config;
 use database::Database;
 use futures_util::future::BoxFuture;
+use metrics::Gauge;
 use state::State;
 use std::fs::{File, TryLockError};
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use writer::{Command, Sums, Used, Writer};
+use writer::{Command, Sums, Writer};
 
-pub(in crate::tenant) use database::{Place, connect};
+pub(in crate::tenant) use database::{Place, Settled, connect};
+pub(in crate::tenant) use question::{Question, Used};
 pub(in crate::tenant) use row::{Open, Row, outcome};
+pub(in crate::tenant) use state::OnSettled;
 
 /// The ledger's handle.
 pub(super) struct Ledger {
+    /// Tells this process's rows from those of others.
+    pub(super) replica: i64,
     commands: mpsc::UnboundedSender<Command>,
     state: Arc<State>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// Asks the ledger.
+#[derive(Clone)]
+pub(super) struct Inquiry(mpsc::WeakUnboundedSender<Command>);
 
 /// Why a ledger can't be opened or read.
 #[derive(Debug, thiserror::Error)]
@@ -70,14 +78,15 @@ impl Ledger {
     ///
     /// # Errors
     /// It can't be opened, or another process has the file. `None` is a ledger that is off.
-    pub(super) fn open(store: &config::Store) -> Result<Option<Self>, LedgerError> {
+    pub(super) fn open(store: &config::Store, shown: Gauge, on_settled: OnSettled) -> Result<Option<Self>, LedgerError> {
         let Some(place) = Place::of(store)? else { return Ok(None) };
         let lock = match &store.ledger {
             config::Ledger::Sqlite(path) => Some(lock(path)?),
             config::Ledger::Off | config::Ledger::Postgres(_) => None,
         };
+        let replica = place.replica;
         let (commands, receiver) = mpsc::unbounded_channel();
-        let state = Arc::new(State::new());
+        let state = Arc::new(State::new(shown, on_settled));
         let (opened, wait) = channel();
         let thread = std::thread::Builder::new().name("ledger".to_owned()).spawn({
             let state = state.clone();
@@ -100,7 +109,7 @@ impl Ledger {
         });
         let thread = thread.map_err(LedgerError::Thread)?;
         wait.recv().map_err(|_| LedgerError::Closed)??;
-        Ok(Some(Self { commands, state, thread: Mutex::new(Some(thread)) }))
+        Ok(Some(Self { replica, commands, state, thread: Mutex::new(Some(thread)) }))
     }
 
     /// Whether its store doesn't do its work.
@@ -133,12 +142,16 @@ impl Ledger {
         Box::pin(async move { drop(committed.await) })
     }
 
-    /// Asks what the rows handed over before this used of a quota in `span`.
-    pub(super) fn used(&self, tenant: &config::Tenant, counted: Counted, span: Range<Duration>) -> Receiver<Result<Worth, LedgerError>> {
-        let (answer, used) = channel();
-        let tenant_name = tenant.name.to_string();
-        self.tell(Command::Used(Box::new(Used { tenant: tenant_name, counted, count_cached: tenant.count_cached, span, answer })));
-        used
+    /// Asks what the rows handed over before this used.
+    pub(super) fn used(&self, used: Used) -> Receiver<Result<Worth, LedgerError>> {
+        let (answer, sum) = channel();
+        self.tell(Command::Ask(Box::new(Question::Used(used, answer))));
+        sum
+    }
+
+    /// Lets others ask without keeping the ledger open.
+    pub(super) fn inquiry(&self) -> Inquiry {
+        Inquiry(self.commands.downgrade())
     }
 
     /// What ended requests used. Those whose last byte has been sent are among them.
@@ -152,6 +165,18 @@ impl Ledger {
     fn tell(&self, command: Command) {
         if self.commands.send(command).is_err() {
             self.state.lost("its thread has ended");
+        }
+    }
+}
+
+// === impl Inquiry ===
+
+impl Inquiry {
+    /// Asks; nobody answers where the ledger is closed.
+    pub(super) fn ask(&self, question: Question) {
+        if let Some(commands) = self.0.upgrade() {
+            // Who waits hears that there is no answer.
+            let _ = commands.send(Command::Ask(Box::new(question)));
         }
     }
 }
@@ -171,10 +196,7 @@ async fn start(place: &Place, state: &State) -> Result<Database, sqlx::Error> {
     let mut database = Database::open(place).await?;
     database.prepare().await?;
     if state.beat_due() {
-        let settled = database.beat().await?;
-        if settled > 0 {
-            tracing::warn!(requests = settled, "settled requests that a dead process left in flight, each at its last progress");
-        }
+        state.settled(&database.beat(true).await?);
     }
     Ok(database)
 }

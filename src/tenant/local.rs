@@ -2,19 +2,20 @@
 //! reservation are checked and taken in one operation, and a refused one takes nothing.
 
 use super::bucket::Bucket;
+use super::ledger::Settled;
 use super::limits::{RequestLimits, Taken, since, tighter};
 use super::need::Need;
 use super::subject::Subject;
 use super::window::{Counted, Window, Worth};
 use crate::call::{Error, Level, Limited, Outcome, Release, Usage};
 use crate::clock::Clock;
-use crate::config::{Name, Quota};
+use crate::config::{Name, Quota, Tenant};
 use dashmap::DashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// When a request that waits for others to end is worth another try: nobody knows, and answers take about that long.
-const SOON: Duration = Duration::from_secs(1);
+pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// The counters of all tenants. They belong to names, not to a configuration: a reload changes what is allowed, never
 /// what was used.
@@ -78,9 +79,21 @@ impl Local {
         counters.within_limits(need, reserved.tokens, now)?;
         // Requests go last: they are taken as they are checked.
         let (taken, requests) = self.requests.take(need.asker)?;
-        let number = counters.take(need, reserved);
+        let number = counters.take(need, reserved, at);
         let levels = Levels { requests, tokens: counters.tokens(need, now), passed: counters.passed(need) };
         Ok((Held { number, at, max_tokens, reserved, taken }, levels))
+    }
+
+    /// Counts what a dead process's request turned out to have used.
+    pub(super) fn settled(&self, request: &Settled) {
+        let tenant = self.counters(&request.tenant);
+        let mut counters = lock(&tenant);
+        for window in &mut counters.windows {
+            if window.span.contains(&request.at) && window.of.subject.counts(Some(&request.key), &request.model) {
+                let cached = if window.of.cached { 0 } else { request.cached };
+                window.used.add(Worth { tokens: request.tokens.saturating_sub(cached), cost: request.cost });
+            }
+        }
     }
 
     /// Where the limits stand, for a request that was refused.
@@ -155,7 +168,7 @@ impl Counters {
         self.roll(need, at);
         let mut max_tokens = need.max_tokens;
         for (subject, quota) in need.asker.quotas().filter(|(_, quota)| quota.hard) {
-            let window = self.window(&subject, quota, at);
+            let window = self.window(need.asker.tenant, &subject, quota, at);
             let left = need.left(quota.amount, window.used, window.reserved, max_tokens);
             let name = || (subject.describe(&need.asker.tenant.name), quota.amount.to_string(), quota.per.as_str());
             max_tokens = left.map_err(|refused| {
@@ -190,7 +203,7 @@ impl Counters {
         Ok(())
     }
 
-    fn take(&mut self, need: &Need<'_>, reserved: Worth) -> u64 {
+    fn take(&mut self, need: &Need<'_>, reserved: Worth, at: Duration) -> u64 {
         for (subject, limit) in need.asker.limits() {
             if limit.tokens_per_minute.is_some() {
                 self.bucket(&subject).reserve(reserved.tokens);
@@ -199,7 +212,7 @@ impl Counters {
                 *self.busy(&subject) += 1;
             }
         }
-        for window in need.windows(&mut self.windows) {
+        for window in need.windows(&mut self.windows).filter(|window| window.span.contains(&at)) {
             window.reserved.add(reserved);
         }
         self.in_flight.0 += 1;
@@ -235,7 +248,7 @@ impl Counters {
         let soft = need.asker.quotas().filter(|(_, quota)| !quota.hard);
         let passed = soft.filter(|(subject, quota)| {
             let amount = quota.amount;
-            let window = self.windows.iter().find(|window| counts(window, subject, quota));
+            let window = self.windows.iter().find(|window| window.of.is_of(need.asker.tenant, subject, quota));
             window.is_some_and(|window| window.used.of(amount) + window.reserved.of(amount) > super::need::size(amount))
         });
         passed.map(|(_, quota)| format!("{} per {}", quota.amount, quota.per.as_str())).collect()
@@ -243,18 +256,17 @@ impl Counters {
 
     fn roll(&mut self, need: &Need<'_>, at: Duration) {
         for (subject, quota) in need.asker.quotas() {
-            self.window(&subject, quota, at);
+            self.window(need.asker.tenant, &subject, quota, at);
         }
         for window in &mut self.windows {
             window.roll(at);
         }
     }
 
-    fn window(&mut self, subject: &Subject, quota: &Quota, at: Duration) -> &mut Window {
-        let found = self.windows.iter().position(|window| counts(window, subject, quota));
+    fn window(&mut self, tenant: &Tenant, subject: &Subject, quota: &Quota, at: Duration) -> &mut Window {
+        let found = self.windows.iter().position(|window| window.of.is_of(tenant, subject, quota));
         let index = found.unwrap_or_else(|| {
-            let counted = Counted { subject: subject.clone(), per: quota.per, zone: quota.zone.clone() };
-            self.windows.push(Window::new(counted, at, self.next));
+            self.windows.push(Window::new(Counted::by(tenant, subject.clone(), quota), at, self.next));
             self.windows.len() - 1
         });
         &mut self.windows[index]
@@ -267,10 +279,6 @@ impl Counters {
     fn busy(&mut self, subject: &Subject) -> &mut u32 {
         find_or_default(&mut self.busy, subject)
     }
-}
-
-fn counts(window: &Window, subject: &Subject, quota: &Quota) -> bool {
-    window.of.per == quota.per && window.of.subject == *subject && window.of.zone == quota.zone
 }
 
 /// A tenant has a handful of subjects: a walk is faster than a hash.

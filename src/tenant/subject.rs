@@ -42,10 +42,10 @@ impl Subject {
 }
 
 impl fmt::Display for Subject {
-    /// Unambiguous, for keys of a store: names can't hold a slash.
+    /// Unambiguous, for keys of a store: names can't hold a bar.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = |name: &Option<Name>| name.as_ref().map_or_else(String::new, Name::to_string);
-        write!(f, "{}/{}", part(&self.key), part(&self.model))
+        write!(f, "{}|{}", part(&self.key), part(&self.model))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Calendar windows and how much of them is used.
 
 use super::subject::Subject;
-use crate::config::{Amount, Money, Per, Zone};
+use crate::config::{Amount, Money, Per, Quota, Tenant, Zone};
 use jiff::{Timestamp, ToSpan, Unit, ZonedDateTimeRound};
 use std::ops::Range;
 use std::time::Duration;
@@ -19,6 +19,8 @@ pub(super) struct Counted {
     pub(super) subject: Subject,
     pub(super) per: Per,
     pub(super) zone: Zone,
+    /// Whether prompt tokens from the prefix cache are among what it counts.
+    pub(super) cached: bool,
 }
 
 /// One counter in its current window.
@@ -54,6 +56,20 @@ impl Worth {
     pub(super) fn take(&mut self, other: Worth) {
         self.tokens = self.tokens.saturating_sub(other.tokens);
         self.cost = Money::from_nanos(self.cost.nanos().saturating_sub(other.cost.nanos()));
+    }
+}
+
+// === impl Counted ===
+
+impl Counted {
+    /// What a tenant's quota counts.
+    pub(super) fn by(tenant: &Tenant, subject: Subject, quota: &Quota) -> Self {
+        Self { subject, per: quota.per, zone: quota.zone.clone(), cached: tenant.count_cached }
+    }
+
+    /// Whether it is the counter of this tenant's quota.
+    pub(super) fn is_of(&self, tenant: &Tenant, subject: &Subject, quota: &Quota) -> bool {
+        self.per == quota.per && self.subject == *subject && self.zone == quota.zone && self.cached == tenant.count_cached
     }
 }
 

@@ -17,7 +17,7 @@ const FLOORS: [&[&str]; 9] = [
 const ORDERED: [usize; 2] = [0, 8];
 
 /// What unit tests and the tests of `tests/` share; declared in `lib.rs` and for tests only.
-const TEST_SUPPORT: [&str; 1] = ["tiny_model"];
+const TEST_SUPPORT: [&str; 2] = ["services", "tiny_model"];
 
 const FILE_LINES: usize = 500;
 const MOD_LINES: usize = 100;

@@ -199,7 +199,7 @@ impl Edge {
                 .map(|(name, backend)| (Name::from(name.as_str()), backend.clone() as Arc<dyn Backend>))
                 .collect(),
             keys: Arc::new(Keys::new(config.clone(), &Credentials::open(&config.store, clock.clone()).unwrap())),
-            accounts: Arc::new(Accounts::open(&config.store, clock.clone()).unwrap()),
+            accounts: Arc::new(Accounts::open(&config.store, clock.clone(), &metrics).unwrap()),
             experiments: Arc::new(Experiments::new(metrics.clone(), clock.clone())),
             metrics: metrics.clone(),
             clock,

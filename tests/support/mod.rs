@@ -9,6 +9,8 @@ pub(crate) mod fake;
 pub(crate) mod process;
 pub(crate) mod python;
 pub(crate) mod server;
+pub(crate) mod services;
+pub(crate) mod spenders;
 pub(crate) mod tenants;
 pub(crate) mod tiny_model;
 pub(crate) mod tokens;

@@ -7,11 +7,12 @@ use roundhouse::roundhouse::Models;
 use serde_json::Value;
 use sqlx::{Connection, Row};
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// A folder with weights, a ledger and a configuration file.
 pub(crate) struct Place {
     folder: tempfile::TempDir,
+    store: String,
     tenants: String,
 }
 
@@ -20,10 +21,15 @@ pub(crate) struct Place {
 impl Place {
     /// `tenants` is what follows the rest of the file; `KEY_HASH` in it becomes the hash of [`server::KEY`].
     pub(crate) fn new(tenants: &str) -> Self {
+        Self::with("ledger = \"sqlite:ledger.db\"", tenants)
+    }
+
+    /// The same with other lines under `[store]`.
+    pub(crate) fn with(store: &str, tenants: &str) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder can be made");
         let weights = tiny_model::llama(TinyModel { context: 256, ..TinyModel::default() });
         std::fs::write(folder.path().join("tiny.gguf"), weights).expect("a temporary file can be written");
-        let mut place = Self { folder, tenants: String::new() };
+        let mut place = Self { folder, store: store.to_owned(), tenants: String::new() };
         place.change(tenants);
         place
     }
@@ -39,9 +45,9 @@ impl Place {
         self.folder.path().join("roundhouse.toml")
     }
 
-    /// The ledger's file.
-    pub(crate) fn ledger(&self) -> PathBuf {
-        self.folder.path().join("ledger.db")
+    /// The URL of the ledger in its folder.
+    pub(crate) fn ledger(&self) -> String {
+        format!("sqlite:{}", self.folder.path().join("ledger.db").display())
     }
 
     /// A server in this process.
@@ -72,32 +78,33 @@ impl Place {
     /// What the configuration file says.
     pub(crate) fn text(&self) -> String {
         format!(
-            "server = {{ listen = \"127.0.0.1:0\", threads = 1 }}\nadmin.listen = \"127.0.0.1:0\"\nstore.ledger = \"sqlite:ledger.db\"\n\
-             [devices.cpu]\nthreads = 1\nmemory = \"256MiB\"\n\
+            "server = {{ listen = \"127.0.0.1:0\", threads = 1 }}\nadmin.listen = \"127.0.0.1:0\"\n\
+             [store]\n{}\n[devices.cpu]\nthreads = 1\nmemory = \"256MiB\"\n\
              [shards.tiny]\nweights = \"file:tiny.gguf\"\nkv_cache = {{ memory = \"16MiB\" }}\n\
              [models.tiny]\nprices = {{ input = 0.05, cached_input = 0.01, output = 0.20 }}\nvariants.only.backends = [\"tiny\"]\n{}",
-            self.tenants
+            self.store, self.tenants
         )
     }
 }
 
 /// What a number of an SQL query on a ledger is.
-pub(crate) fn query(ledger: &Path, sql: &'static str) -> i64 {
+pub(crate) fn query(ledger: &str, sql: &'static str) -> i64 {
     fetch(ledger, sql)[0].get(0)
 }
 
 /// Outcome and generated tokens of every request, by its id.
-pub(crate) fn rows(ledger: &Path) -> HashMap<String, (String, i64)> {
+pub(crate) fn rows(ledger: &str) -> HashMap<String, (String, i64)> {
     let rows = fetch(ledger, "SELECT request, outcome, output FROM requests");
     rows.iter().map(|row| (row.get(0), (row.get(1), row.get(2)))).collect()
 }
 
-fn fetch(ledger: &Path, sql: &'static str) -> Vec<sqlx::sqlite::SqliteRow> {
-    let url = format!("sqlite:{}", ledger.display());
+fn fetch(ledger: &str, sql: &'static str) -> Vec<sqlx::any::AnyRow> {
+    let url = ledger.to_owned();
     let thread = std::thread::spawn(move || {
+        sqlx::any::install_default_drivers();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime can be made");
         runtime.block_on(async {
-            let mut connection = sqlx::SqliteConnection::connect(&url).await.expect("the ledger opens");
+            let mut connection = sqlx::AnyConnection::connect(&url).await.expect("the ledger opens");
             sqlx::query(sql).fetch_all(&mut connection).await.expect("the ledger answers")
         })
     });

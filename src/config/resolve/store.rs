@@ -3,8 +3,11 @@
 use super::{Resolver, or};
 use crate::config::problem::join;
 use crate::config::store::StoreUrl;
-use crate::config::{Billing, Ledger, Money, Prices, Secret, Store, raw};
+use crate::config::{Billing, Ledger, LimitStore, Money, OnStoreLoss, Prices, Secret, Store, raw};
 use toml::Spanned;
+
+/// How the URL of a Redis server begins.
+const SCHEMES: [&str; 2] = ["redis://", "redis+unix://"];
 
 impl Resolver<'_> {
     pub(super) fn store(&mut self, raw: raw::Store) -> Store {
@@ -14,7 +17,40 @@ impl Resolver<'_> {
             (None, Ledger::Sqlite(file)) => Ledger::Sqlite(self.folder.join(file)),
             (None, default) => default,
         };
-        Store { ledger, durability: or(raw.durability, default.durability), on_store_loss: or(raw.on_store_loss, default.on_store_loss) }
+        let on_store_loss = or(raw.on_store_loss, default.on_store_loss);
+        let replicas = raw.replicas.map(Spanned::into_inner);
+        let limits = raw.limits.map(|given| (given.span(), self.limit_store(given)));
+        if let Some((span, Some(LimitStore::Redis(_)))) = &limits {
+            if matches!(ledger, Ledger::Sqlite(_)) {
+                let message = "replicas that share limits share the ledger too: set `ledger` to \"postgres://…\" or \"off\"";
+                self.refuse(span.clone(), "store.limits", message);
+            }
+            if on_store_loss == OnStoreLoss::Local && replicas.is_none() {
+                let message = "this key is missing: with `on_store_loss = \"local\"` each replica gets its share of limits and quotas";
+                self.refuse(span.clone(), "store.replicas", message);
+            }
+        }
+        let limits = limits.and_then(|(_, limits)| limits).unwrap_or(default.limits);
+        Store { ledger, limits, replicas, durability: or(raw.durability, default.durability), on_store_loss }
+    }
+
+    fn limit_store(&mut self, given: Spanned<StoreUrl>) -> Option<LimitStore> {
+        let span = given.span();
+        let url = self.url(given, "store.limits")?;
+        let text = url.expose();
+        if text == "local" {
+            return Some(LimitStore::Local);
+        }
+        if SCHEMES.iter().any(|scheme| text.starts_with(scheme)) {
+            return Some(LimitStore::Redis(url));
+        }
+        let message = if text.starts_with("rediss://") {
+            "Redis is reached without TLS: write \"redis://…\" and keep the way there private, or \"redis+unix:///PATH\""
+        } else {
+            "write \"redis://HOST:PORT\", \"redis+unix:///PATH\" or \"local\""
+        };
+        self.refuse(span, "store.limits", message);
+        None
     }
 
     pub(super) fn billing(&mut self, raw: raw::Billing) -> Billing {
@@ -80,8 +116,12 @@ impl Resolver<'_> {
     }
 }
 
-/// Whether there is a colon between a scheme and an `@`.
+/// Whether there is a colon between a scheme and an `@`, or a password among the parameters.
 fn has_password(url: &str) -> bool {
+    let parameters = url.split_once('?').map_or("", |(_, parameters)| parameters);
+    if parameters.split('&').any(|parameter| parameter.starts_with("pass")) {
+        return true;
+    }
     let login = url.split_once("://").and_then(|(_, rest)| rest.split(['/', '?']).next()?.rsplit_once('@'));
     login.is_some_and(|(login, _)| login.contains(':'))
 }

@@ -321,6 +321,15 @@ fn limits_quotas_and_prices_are_exact_and_name_models_by_any_of_their_names() {
 }
 
 #[test]
+fn limits_are_counted_in_each_process_or_in_redis_for_all() {
+    let store = |text: &str| Config::parse(&format!("[store]\n{text}"), Path::new("x.toml")).unwrap().store;
+    let shared = store("ledger = \"off\"\nlimits = \"redis://host:6379/1\"\nreplicas = 3\non_store_loss = \"local\"");
+    assert_eq!(shared.limits, crate::config::LimitStore::Redis(crate::config::Secret::new("redis://host:6379/1".to_owned())));
+    assert_eq!(shared.replicas.map(std::num::NonZeroU32::get), Some(3));
+    assert_eq!(store("").limits, crate::config::LimitStore::Local);
+}
+
+#[test]
 fn wrong_quotas_prices_and_stores_are_refused_where_they_are() {
     for (right, wrong, key) in [
         ("tokens = 1_000, ", "", "tenants.t.quota[0]"),
@@ -332,6 +341,14 @@ fn wrong_quotas_prices_and_stores_are_refused_where_they_are() {
         ("models.nick", "models.nack", "tenants.t.limits.models"),
         ("sqlite:bills.db", "mysql://x", "store.ledger"),
         ("sqlite:bills.db", "postgres://me:secret@host/db", "store.ledger"),
+        ("sqlite:bills.db", "postgres://host/db?password=secret@", "store.ledger"),
+        ("sqlite:bills.db\"", "off\"\nlimits = \"memcached://host\"", "store.limits"),
+        ("sqlite:bills.db\"", "off\"\nlimits = \"rediss://host\"", "store.limits"),
+        ("sqlite:bills.db\"", "off\"\nlimits = \"redis://:secret@host\"", "store.limits"),
+        ("sqlite:bills.db\"", "off\"\nlimits = \"redis+unix:///r.sock?pass=secret@\"", "store.limits"),
+        ("sqlite:bills.db\"", "sqlite:bills.db\"\nlimits = \"redis://host\"", "store.limits"),
+        ("sqlite:bills.db\"", "off\"\nlimits = \"redis://host\"", "store.replicas"),
+        ("sqlite:bills.db\"", "off\"\nreplicas = 0", "store.replicas"),
     ] {
         let text = BILLED.replacen(right, wrong, 1);
         let Err(ConfigError::Invalid { problems }) = Config::parse(&text, Path::new("x.toml")) else { panic!("{wrong} is taken") };

@@ -164,10 +164,12 @@ async fn what_a_late_call_holds_is_released_as_late_and_what_a_refused_one_holds
             }
         });
         let inner = Deadline::layer(SECOND, clock.clone()).layer(inner);
-        let call = call(tenant.clone(), &clock);
-        Limit::layer(requests.clone()).layer(inner).call(call.clone()).await.map(drop).unwrap_err();
+        Limit::layer(requests.clone()).layer(inner).call(call(tenant.clone(), &clock)).await.map(drop).unwrap_err();
         assert_eq!(requests.in_flight(&tenant.name), (0, 0));
-        assert_eq!(requests.levels(&call).requests.unwrap().remaining, left);
+        // The next one takes one of what is left, and gives it back.
+        let (next, refuse) = (call(tenant.clone(), &clock), service_fn(|_| std::future::ready(Err::<Reply, _>(Error::Internal))));
+        Limit::layer(requests.clone()).layer(refuse).call(next.clone()).await.map(drop).unwrap_err();
+        assert_eq!(next.record.lock().requests.unwrap().remaining, left - 1);
     }
 }
 

@@ -1,16 +1,21 @@
 //! The ledger's tables. SQLite and Postgres share every statement but a few.
 
+use super::question::Used;
 use super::row::Row;
 use super::schema;
-use crate::config::{Durability, Ledger, Money, Store};
+use crate::config::{Durability, Ledger, Money, Name, Store};
 use crate::tenant::usage::{By, UsageQuery, UsageRow};
-use crate::tenant::window::{Counted, Worth};
-use sqlx::any::AnyArguments;
+use crate::tenant::window::Worth;
+use sqlx::any::{AnyArguments, AnyRow};
 use sqlx::query::Query;
 use sqlx::{Any, AnyConnection, Connection, Row as _, Transaction};
-use std::ops::Range;
 use std::sync::Once;
 use std::time::Duration;
+
+/// Seconds without a beat before another replica is looked at more closely.
+const QUIET: i64 = 3;
+/// Seconds without a beat after which it is taken to be dead, even where the server still waits for its connection.
+const SILENT: i64 = 10;
 
 /// Where the tables are, and how to open them.
 #[derive(Clone)]
@@ -64,6 +69,21 @@ pub(in crate::tenant) async fn connect(place: &Place) -> Result<AnyConnection, s
     Ok(connection)
 }
 
+/// What a dead process's request used up to its last progress.
+#[derive(Debug)]
+pub(in crate::tenant) struct Settled {
+    pub(in crate::tenant) tenant: Name,
+    pub(in crate::tenant) key: Name,
+    pub(in crate::tenant) model: Name,
+    /// Unix time of its admission.
+    pub(in crate::tenant) at: Duration,
+    /// Of the prompt and generated.
+    pub(in crate::tenant) tokens: u64,
+    /// Those of the prompt that came from the prefix cache.
+    pub(in crate::tenant) cached: u64,
+    pub(in crate::tenant) cost: Money,
+}
+
 // === impl Place ===
 
 impl Place {
@@ -101,7 +121,12 @@ impl Place {
 impl Database {
     /// Connects, and makes what is missing.
     pub(super) async fn open(place: &Place) -> Result<Self, sqlx::Error> {
-        Ok(Self { connection: connect(place).await?, place: place.clone() })
+        let mut connection = connect(place).await?;
+        if place.kind == Kind::Postgres {
+            // Where an earlier connection of this process still has it, that is as good.
+            sqlx::query(schema::LOCK).bind(place.replica).execute(&mut connection).await?;
+        }
+        Ok(Self { connection, place: place.clone() })
     }
 
     /// Makes the tables that are missing.
@@ -145,25 +170,31 @@ impl Database {
     }
 
     /// Says that this process lives, and settles what dead ones left in flight at its last progress. A file has one owner:
-    /// whatever another has left there is dead. Returns how many requests were settled.
-    pub(super) async fn beat(&mut self) -> Result<u64, sqlx::Error> {
-        let replica = self.place.replica;
-        let (beat, dead) = match self.place.kind {
-            Kind::Sqlite => (schema::BEAT_SQLITE, schema::DEAD_SQLITE),
-            Kind::Postgres => (schema::BEAT_POSTGRES, schema::DEAD_POSTGRES),
+    /// whatever another has left there is dead. `starting`, nobody waits for a second sign that another is dead. Returns
+    /// what was settled.
+    pub(super) async fn beat(&mut self, starting: bool) -> Result<Vec<Settled>, sqlx::Error> {
+        let (beat, others) = match self.place.kind {
+            Kind::Sqlite => (schema::BEAT_SQLITE, schema::OTHERS_SQLITE),
+            Kind::Postgres => (schema::BEAT_POSTGRES, schema::OTHERS_POSTGRES),
         };
-        sqlx::query(beat).bind(replica).execute(&mut self.connection).await?;
-        let dead: Vec<i64> = {
-            let rows = sqlx::query(dead).bind(replica).fetch_all(&mut self.connection).await?;
-            rows.iter().map(|row| row.try_get(0)).collect::<Result<_, _>>()?
-        };
-        let mut settled = 0;
-        for replica in dead {
-            let mut transaction = self.connection.begin().await?;
-            settled += sqlx::query(schema::SETTLE.as_str()).bind(replica).execute(&mut *transaction).await?.rows_affected();
-            sqlx::query("DELETE FROM in_flight WHERE replica = $1").bind(replica).execute(&mut *transaction).await?;
-            sqlx::query("DELETE FROM replicas WHERE replica = $1").bind(replica).execute(&mut *transaction).await?;
-            transaction.commit().await?;
+        sqlx::query(beat).bind(self.place.replica).execute(&mut self.connection).await?;
+        let others: Vec<(i64, i64)> = sqlx::query_as(others).bind(self.place.replica).fetch_all(&mut self.connection).await?;
+        let mut settled = Vec::new();
+        for (replica, silent) in others {
+            match self.place.kind {
+                Kind::Sqlite => settled.append(&mut self.bury(replica).await?),
+                Kind::Postgres if starting || silent > QUIET => {
+                    // Who connects again after the server was away has no lock for a moment, but has beaten lately.
+                    let gone: i64 = sqlx::query_scalar(schema::LOCK).bind(replica).fetch_one(&mut self.connection).await?;
+                    if gone == 1 || silent > SILENT {
+                        settled.append(&mut self.bury(replica).await?);
+                    }
+                    if gone == 1 {
+                        sqlx::query(schema::UNLOCK).bind(replica).execute(&mut self.connection).await?;
+                    }
+                }
+                Kind::Postgres => {}
+            }
         }
         Ok(settled)
     }
@@ -200,27 +231,52 @@ impl Database {
         rows.iter().map(row).collect()
     }
 
-    /// What the requests admitted in `span` used that `counted` counts.
-    pub(super) async fn used(
-        &mut self,
-        tenant: &str,
-        counted: &Counted,
-        count_cached: bool,
-        span: &Range<Duration>,
-    ) -> Result<Worth, sqlx::Error> {
-        let name = |name: &Option<crate::config::Name>| name.as_ref().map_or(String::new(), |name| name.to_string());
-        let row = sqlx::query(schema::USED)
-            .bind(tenant.to_owned())
-            .bind(micros(span.start))
-            .bind(micros(span.end))
-            .bind(name(&counted.subject.key))
-            .bind(name(&counted.subject.model))
-            .bind(i64::from(!count_cached))
-            .fetch_one(&mut self.connection)
-            .await?;
-        let tokens: i64 = row.try_get(0)?;
-        let cost: i64 = row.try_get(1)?;
-        Ok(Worth { tokens: tokens.unsigned_abs(), cost: Money::from_nanos(cost.unsigned_abs()) })
+    /// Settles what a dead process left in flight.
+    async fn bury(&mut self, replica: i64) -> Result<Vec<Settled>, sqlx::Error> {
+        let mut transaction = self.connection.begin().await?;
+        let rows = sqlx::query(schema::SETTLE.as_str()).bind(replica).fetch_all(&mut *transaction).await?;
+        sqlx::query("DELETE FROM in_flight WHERE replica = $1").bind(replica).execute(&mut *transaction).await?;
+        sqlx::query("DELETE FROM replicas WHERE replica = $1").bind(replica).execute(&mut *transaction).await?;
+        transaction.commit().await?;
+        rows.iter().map(Settled::read).collect()
+    }
+
+    /// What the requests used that a question is about, by replica.
+    pub(super) async fn shares(&mut self, used: &Used, sql: &'static str) -> Result<Vec<(i64, Worth)>, sqlx::Error> {
+        let name = |name: &Option<Name>| name.as_ref().map_or(String::new(), |name| name.to_string());
+        let query = sqlx::query_as(sql)
+            .bind(used.tenant.clone())
+            .bind(micros(used.span.start))
+            .bind(micros(used.span.end))
+            .bind(name(&used.subject.key))
+            .bind(name(&used.subject.model))
+            .bind(i64::from(!used.cached));
+        let sums: Vec<(i64, i64, i64)> = query.fetch_all(&mut self.connection).await?;
+        let worth = |tokens: i64, cost: i64| Worth { tokens: tokens.unsigned_abs(), cost: Money::from_nanos(cost.unsigned_abs()) };
+        Ok(sums.into_iter().map(|(tokens, cost, replica)| (replica, worth(tokens, cost))).collect())
+    }
+
+    /// The replicas that are taken to live.
+    pub(super) async fn alive(&mut self) -> Result<Vec<i64>, sqlx::Error> {
+        sqlx::query_scalar(schema::ALIVE).fetch_all(&mut self.connection).await
+    }
+}
+
+// === impl Settled ===
+
+impl Settled {
+    fn read(row: &AnyRow) -> Result<Self, sqlx::Error> {
+        let count = |column: usize| row.try_get::<i64, _>(column).map(i64::unsigned_abs);
+        let name = |column: usize| row.try_get::<String, _>(column).map(|name| Name::from(name.as_str()));
+        Ok(Self {
+            tenant: name(0)?,
+            key: name(1)?,
+            model: name(2)?,
+            at: Duration::from_micros(count(3)?),
+            tokens: count(4)? + count(6)?,
+            cached: count(5)?,
+            cost: Money::from_nanos(count(7)?),
+        })
     }
 }
 

@@ -53,15 +53,22 @@ pub(super) static UPSERT_OPEN: LazyLock<Vec<(usize, String)>> = LazyLock::new(||
 
 pub(super) const BEAT_SQLITE: &str = "INSERT INTO replicas (replica, beat) VALUES ($1, CAST(strftime('%s', 'now') AS INTEGER)) ON CONFLICT (replica) DO UPDATE SET beat = excluded.beat";
 pub(super) const BEAT_POSTGRES: &str = "INSERT INTO replicas (replica, beat) VALUES ($1, CAST(extract(epoch FROM now()) AS BIGINT)) ON CONFLICT (replica) DO UPDATE SET beat = excluded.beat";
-pub(super) const DEAD_SQLITE: &str = "SELECT replica FROM replicas WHERE replica <> $1";
-/// Ten missed beats.
-pub(super) const DEAD_POSTGRES: &str =
-    "SELECT replica FROM replicas WHERE replica <> $1 AND beat < CAST(extract(epoch FROM now()) AS BIGINT) - 10";
+/// The other replicas, and the seconds since each one's last beat.
+pub(super) const OTHERS_SQLITE: &str = "SELECT replica, CAST(strftime('%s', 'now') AS INTEGER) - beat FROM replicas WHERE replica <> $1";
+pub(super) const OTHERS_POSTGRES: &str =
+    "SELECT replica, CAST(extract(epoch FROM now()) AS BIGINT) - beat FROM replicas WHERE replica <> $1";
+pub(super) const ALIVE: &str = "SELECT replica FROM replicas";
+/// Each replica's connection holds a lock with its number: the server lets go of it when the process is gone.
+pub(super) const LOCK: &str = "SELECT CAST(CAST(pg_try_advisory_lock($1) AS INTEGER) AS BIGINT)";
+pub(super) const UNLOCK: &str = "SELECT CAST(CAST(pg_advisory_unlock($1) AS INTEGER) AS BIGINT)";
 pub(super) static SETTLE: LazyLock<String> = LazyLock::new(|| {
-    format!("INSERT INTO requests ({COLUMNS}) SELECT {COLUMNS} FROM in_flight WHERE replica = $1 ON CONFLICT (replica, seq) DO NOTHING")
+    format!(
+        "INSERT INTO requests ({COLUMNS}) SELECT {COLUMNS} FROM in_flight WHERE replica = $1 ON CONFLICT (replica, seq) DO NOTHING \
+         RETURNING tenant, key_name, model, time, prompt, cached, output, cost"
+    )
 });
 
-pub(super) const USED: &str = "SELECT CAST(COALESCE(SUM(prompt + output - $6 * cached), 0) AS BIGINT), CAST(COALESCE(SUM(cost), 0) AS BIGINT) FROM requests \
+pub(super) const USED: &str = "SELECT CAST(COALESCE(SUM(prompt + output - $6 * cached), 0) AS BIGINT), CAST(COALESCE(SUM(cost), 0) AS BIGINT), CAST(0 AS BIGINT) FROM requests \
      WHERE tenant = $1 AND time >= $2 AND time < $3 AND ($4 = '' OR key_name = $4) AND ($5 = '' OR model = $5)";
 
 /// Sums by model, key, day (since the Unix epoch) and variant, in this order.
@@ -75,6 +82,8 @@ pub(super) static SUMS: LazyLock<[String; 4]> = LazyLock::new(|| {
         )
     })
 });
+/// The same by replica.
+pub(super) static SHARES: LazyLock<String> = LazyLock::new(|| USED.replace("CAST(0 AS BIGINT)", "replica") + " GROUP BY replica");
 
 fn statements(table: &str, conflict: &str) -> Vec<(usize, String)> {
     let statement = |rows: usize| {

@@ -1,5 +1,7 @@
 //! How the ledger is: read by every request, written by its thread.
 
+use super::database::Settled;
+use metrics::Gauge;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -11,9 +13,14 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// Between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
 
+/// Hears what dead processes' requests used.
+pub(in crate::tenant) type OnSettled = Box<dyn Fn(&Settled) + Send + Sync>;
+
 /// How the ledger is.
-#[derive(Debug)]
 pub(super) struct State {
+    on_settled: OnSettled,
+    /// 1 while it is lost.
+    shown: Gauge,
     lost: AtomicBool,
     /// Rows handed over and not committed.
     waiting: AtomicU64,
@@ -32,8 +39,11 @@ struct Said {
 // === impl State ===
 
 impl State {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(shown: Gauge, on_settled: OnSettled) -> Self {
+        shown.set(0.0);
         Self {
+            on_settled,
+            shown,
             lost: AtomicBool::new(false),
             waiting: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
@@ -43,6 +53,14 @@ impl State {
 
     pub(super) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Acquire)
+    }
+
+    /// What dead processes left in flight was settled.
+    pub(super) fn settled(&self, requests: &[Settled]) {
+        if !requests.is_empty() {
+            tracing::warn!(requests = requests.len(), "settled requests that a dead process left in flight, each at its last progress");
+            requests.iter().for_each(&self.on_settled);
+        }
     }
 
     /// Whether no more rows may wait in memory.
@@ -66,6 +84,7 @@ impl State {
         self.waiting.fetch_sub(rows as u64, Ordering::AcqRel);
         if self.lost.swap(false, Ordering::AcqRel) {
             let dropped = self.dropped.swap(0, Ordering::AcqRel);
+            self.shown.set(0.0);
             tracing::warn!(dropped, "the ledger's store answers again");
         }
     }
@@ -73,6 +92,7 @@ impl State {
     /// The store doesn't do its work. Said at once, and again while it lasts.
     pub(super) fn lost(&self, why: &str) {
         self.lost.store(true, Ordering::Release);
+        self.shown.set(1.0);
         let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         why.clone_into(&mut said.last);
         if said.trouble.is_none_or(|at| at.elapsed() >= AGAIN) {

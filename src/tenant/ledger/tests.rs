@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::call::{Record, Usage};
-use crate::config::{Money, Per, Prices, Zone};
+use crate::config::{Money, Prices};
 use crate::tenant::subject::Subject;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 struct Folder(tempfile::TempDir);
 
@@ -16,6 +16,10 @@ impl Folder {
     fn store(&self) -> config::Store {
         config::Store { ledger: config::Ledger::Sqlite(self.0.path().join("ledger.db")), ..config::Store::default() }
     }
+}
+
+fn open_ledger(folder: &Folder) -> Result<Option<Ledger>, LedgerError> {
+    Ledger::open(&folder.store(), Gauge::noop(), Box::new(|_| ()))
 }
 
 fn open(seq: u64, usage: Usage) -> Arc<Open> {
@@ -31,9 +35,11 @@ fn usage(prompt: u32, output: u32) -> Usage {
 
 fn used(ledger: &Ledger, key: Option<&str>) -> Worth {
     let subject = Subject { key: key.map(config::Name::from), model: None };
-    let tenant = config::Tenant::new("acme".into());
-    let counted = Counted { subject, per: Per::Day, zone: Zone::default() };
-    ledger.used(&tenant, counted, Duration::ZERO..Duration::from_secs(86_400)).recv().unwrap().unwrap()
+    ledger
+        .used(Used { tenant: "acme".to_owned(), subject, cached: true, span: Duration::ZERO..Duration::from_secs(86_400) })
+        .recv()
+        .unwrap()
+        .unwrap()
 }
 
 fn close(ledger: &Ledger, open: &Open) -> BoxFuture<'static, ()> {
@@ -47,7 +53,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn a_row_whose_commit_was_awaited_is_there_when_the_ledger_opens_again() {
     let folder = Folder::new();
-    let ledger = Ledger::open(&folder.store()).unwrap().unwrap();
+    let ledger = open_ledger(&folder).unwrap().unwrap();
     let commits: Vec<_> = (0..1000).map(|seq| close(&ledger, &open(seq, usage(3, 4)))).collect();
     block_on(async {
         for commit in commits {
@@ -55,9 +61,9 @@ fn a_row_whose_commit_was_awaited_is_there_when_the_ledger_opens_again() {
         }
     });
     assert_eq!(used(&ledger, None), Worth { tokens: 7000, cost: Money::from_nanos(11_000) });
-    assert!(matches!(Ledger::open(&folder.store()), Err(LedgerError::Taken { .. })), "one process at a time");
+    assert!(matches!(open_ledger(&folder), Err(LedgerError::Taken { .. })), "one process at a time");
     drop(ledger);
-    let again = Ledger::open(&folder.store()).unwrap().unwrap();
+    let again = open_ledger(&folder).unwrap().unwrap();
     assert_eq!(used(&again, Some("ci")).tokens, 7000);
     assert_eq!(used(&again, Some("other")).tokens, 0);
 }
@@ -65,14 +71,14 @@ fn a_row_whose_commit_was_awaited_is_there_when_the_ledger_opens_again() {
 #[test]
 fn a_ledger_of_an_earlier_version_gets_its_missing_columns_and_keeps_its_rows() {
     let folder = Folder::new();
-    let ledger = Ledger::open(&folder.store()).unwrap().unwrap();
+    let ledger = open_ledger(&folder).unwrap().unwrap();
     block_on(close(&ledger, &open(0, usage(3, 4))));
     drop(ledger);
     let database = folder.0.path().join("ledger.db");
     for sql in ["ALTER TABLE requests DROP COLUMN rule", "ALTER TABLE in_flight DROP COLUMN rule"] {
         sqlite(&database, sql);
     }
-    let again = Ledger::open(&folder.store()).unwrap().unwrap();
+    let again = open_ledger(&folder).unwrap().unwrap();
     block_on(close(&again, &open(1, usage(1, 1))));
     assert_eq!(used(&again, None).tokens, 9);
 }
@@ -80,7 +86,7 @@ fn a_ledger_of_an_earlier_version_gets_its_missing_columns_and_keeps_its_rows() 
 #[test]
 fn what_was_in_flight_settles_at_its_last_progress_when_the_ledger_opens_again() {
     let folder = Folder::new();
-    let ledger = Ledger::open(&folder.store()).unwrap().unwrap();
+    let ledger = open_ledger(&folder).unwrap().unwrap();
     for seq in 0..100 {
         ledger.begin(open(seq, usage(10, 5)));
     }
@@ -92,7 +98,7 @@ fn what_was_in_flight_settles_at_its_last_progress_when_the_ledger_opens_again()
         std::thread::yield_now();
     }
     drop(ledger);
-    let again = Ledger::open(&folder.store()).unwrap().unwrap();
+    let again = open_ledger(&folder).unwrap().unwrap();
     assert_eq!(used(&again, None).tokens, 1500);
     drop(again);
     assert_eq!(journaled(), 0, "no reservation is left");
@@ -120,7 +126,7 @@ fn block_on_sqlite(file: &Path, sql: &'static str) -> i64 {
 #[test]
 fn a_store_that_fails_keeps_bills_waiting_and_takes_them_when_it_is_back() {
     let folder = Folder::new();
-    let ledger = Ledger::open(&folder.store()).unwrap().unwrap();
+    let ledger = open_ledger(&folder).unwrap().unwrap();
     let file = folder.0.path().join("ledger.db");
     block_on_sqlite(&file, "SELECT COUNT(*) FROM requests");
     rename(&file, "ALTER TABLE requests RENAME TO gone");

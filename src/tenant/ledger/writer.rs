@@ -1,20 +1,19 @@
 //! The ledger's own thread: it gathers rows into groups and commits one group at a time, beside the async threads.
 
 use super::database::{Database, Group, Kind, Place};
+use super::question::Question;
 use super::row::{Open, Row};
 use super::state::State;
 use crate::tenant::usage::{UsageQuery, UsageRow};
-use crate::tenant::window::{Counted, Worth};
 use futures_util::future::BoxFuture;
 use std::collections::HashMap;
-use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 
 /// How often progress is journaled.
-const JOURNAL: Duration = Duration::from_millis(250);
+const JOURNAL: Duration = Duration::from_millis(200);
 /// How long a commit may take before nobody waits for it any more.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Between tries to reach a store that was lost.
@@ -32,19 +31,10 @@ pub(super) enum Command {
     Close { row: Box<Row>, durable: oneshot::Sender<()> },
     /// A request ended without using anything.
     Forget(u64),
-    /// How much was used by the rows before this.
-    Used(Box<Used>),
+    /// Somebody wants to know.
+    Ask(Box<Question>),
     /// What all committed rows come to.
     Sums(Box<Sums>),
-}
-
-/// A question for a sum.
-pub(super) struct Used {
-    pub(super) tenant: String,
-    pub(super) counted: Counted,
-    pub(super) count_cached: bool,
-    pub(super) span: Range<Duration>,
-    pub(super) answer: std::sync::mpsc::Sender<Result<Worth, super::LedgerError>>,
 }
 
 /// A question for all sums. It's asked over a connection of its own, so that no commit waits for it.
@@ -62,7 +52,7 @@ pub(super) struct Writer {
     database: Option<Database>,
     group: Group,
     waiting: Vec<oneshot::Sender<()>>,
-    questions: Vec<Used>,
+    questions: Vec<Question>,
     open: HashMap<u64, Journaled>,
     /// Whether a journal entry is due with the next commit.
     journal_due: bool,
@@ -81,7 +71,7 @@ struct Journaled {
 struct Landed {
     database: Option<Database>,
     group: Group,
-    questions: Vec<Used>,
+    questions: Vec<Question>,
     result: Result<(), sqlx::Error>,
 }
 
@@ -177,7 +167,7 @@ impl Writer {
                 self.group.rows.push(*row);
                 self.waiting.push(durable);
             }
-            Command::Used(question) => self.questions.push(*question),
+            Command::Ask(question) => self.questions.push(*question),
             Command::Sums(question) => {
                 let place = self.place.clone();
                 tokio::spawn(async move {
@@ -230,10 +220,7 @@ impl Writer {
                 return Landed { database: None, group, questions, result };
             }
             for question in questions {
-                let Used { tenant, counted, count_cached, span, answer } = question;
-                let used = database.used(&tenant, &counted, count_cached, &span).await;
-                // Whoever asked may be gone.
-                let _ = answer.send(used.map_err(super::LedgerError::from));
+                question.answer(&mut database).await;
             }
             Landed { database: Some(database), group, questions: Vec::new(), result: Ok(()) }
         })
@@ -277,10 +264,7 @@ async fn write(database: &mut Database, group: &Group, beat: bool, state: &State
         database.commit(group).await?;
     }
     if beat && state.beat_due() {
-        let settled = database.beat().await?;
-        if settled > 0 {
-            tracing::warn!(requests = settled, "settled requests that a dead process left in flight, each at its last progress");
-        }
+        state.settled(&database.beat(false).await?);
     }
     Ok(())
 }
