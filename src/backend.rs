@@ -8,6 +8,8 @@ use std::time::Duration;
 /// Where a backend stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
+    /// Is being loaded; takes calls when that is done.
+    Loading,
     /// Takes calls.
     Ready,
     /// Has work and gets nowhere with it. Takes no new calls until it does.
@@ -24,6 +26,7 @@ impl State {
     /// As status, logs and metrics name it.
     pub fn as_str(self) -> &'static str {
         match self {
+            State::Loading => "loading",
             State::Ready => "ready",
             State::Stuck => "stuck",
             State::Draining => "draining",

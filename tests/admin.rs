@@ -6,8 +6,10 @@ mod support;
 
 use http::Request;
 use http_body_util::Full;
-use roundhouse::admin::{Admin, ConfigStatus, Control, Reloaded, Status};
-use roundhouse::config::{Config, Ledger, Secret};
+use roundhouse::admin::{Admin, ConfigStatus, Control, Deed, Reloaded, Status};
+use roundhouse::backend::State;
+use roundhouse::call::Error;
+use roundhouse::config::{Config, Ledger, Name, Secret};
 use roundhouse::gateway::listener::bind;
 use roundhouse::metrics::{Metrics, Served};
 use roundhouse::route::Experiments;
@@ -33,6 +35,7 @@ impl Control for Nothing {
             config: ConfigStatus { version: 1, since: 0, file: None },
             upstreams: BTreeMap::new(),
             shards: BTreeMap::new(),
+            loading: BTreeMap::new(),
             models: BTreeMap::new(),
             tenants: BTreeMap::new(),
         }
@@ -53,6 +56,10 @@ impl Control for Nothing {
 
     fn reload(&self) -> Result<Reloaded, String> {
         Err("line 3 is wrong".to_owned())
+    }
+
+    fn shard(&self, shard: &Name, _: Deed) -> Result<State, Error> {
+        Err(Error::ShardNotFound { shard: shard.to_string(), known: "`a`".to_owned() })
     }
 }
 

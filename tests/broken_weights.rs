@@ -50,7 +50,7 @@ fn shard() -> Shard {
 fn try_out(path: &Path) -> Result<(), String> {
     let device =
         roundhouse::cpu::Device::new(&roundhouse::config::Device { threads: 1, isa: roundhouse::config::Isa::Auto, memory: 64 << 20 });
-    let loaded = load(&shard(), path, &device.expect("the device opens")).map_err(|error| error.to_string())?;
+    let loaded = load(&shard(), path, &device.expect("the device opens"), &support::Silent).map_err(|error| error.to_string())?;
     let mut runner = loaded.into_executor();
     let row =
         Row { seq: SeqId(0), start: 0, count: 3, mask: Mask::Causal, input: Input::Known(0..3), blocks: 0..1, sample: 1, score: 0..0 };

@@ -18,8 +18,8 @@ fn the_official_python_client_chats_streams_completes_and_raises_its_own_excepti
     let spent = Key { limits, ..Key::new(Name::from("spent"), *blake3::hash(SPENT_KEY.as_bytes()).as_bytes()) };
     let keys = [acme.keys.clone(), vec![spent]].concat();
     *acme = Arc::new(Tenant { keys, ..Tenant::clone(acme) });
-    let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
-    let server = server::with(config, &mut models);
+    let models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+    let server = server::with(config, models);
 
     let url = format!("http://{}/v1", server.address());
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients/openai_python.py");

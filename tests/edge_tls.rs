@@ -83,7 +83,7 @@ impl Secured {
         let mut config = server::config();
         config.server.tls = Some(tls(folder.path(), client_ca, auth));
         change(&mut config);
-        Self { server: server::with(config, &mut Fakes(roundhouse::engine::fake::Fake::new)), _folder: folder, authority }
+        Self { server: server::with(config, Fakes(roundhouse::engine::fake::Fake::new)), _folder: folder, authority }
     }
 
     /// A connection of a client that expects the server to have this name.
@@ -241,7 +241,7 @@ async fn a_handshake_that_never_goes_on_is_cut() {
     let mut config = server::config();
     config.server.tls = Some(tls(folder.path(), None, ClientAuth::Required));
     config.server.head_timeout = std::time::Duration::from_millis(100);
-    let server = server::with(config, &mut Fakes(roundhouse::engine::fake::Fake::new));
+    let server = server::with(config, Fakes(roundhouse::engine::fake::Fake::new));
     for begun in [&b""[..], b"\x16\x03\x01\x02\x00\x01"] {
         assert_eq!(read_all(server.address(), begun).await, b"");
     }
@@ -286,7 +286,7 @@ async fn a_reload_whose_certificate_can_t_be_read_changes_nothing_and_a_good_one
     write(folder.path(), &authority.sign("one.test"));
     let mut config = server::config();
     config.server.tls = Some(tls(folder.path(), None, ClientAuth::Required));
-    let server = server::with(config.clone(), &mut Fakes(roundhouse::engine::fake::Fake::new));
+    let server = server::with(config.clone(), Fakes(roundhouse::engine::fake::Fake::new));
     let connector = connector(&authority, &[], None);
     let connect = async |name: &'static str| {
         let stream = TcpStream::connect(server.address()).await.unwrap();
@@ -310,7 +310,7 @@ async fn operators_come_over_tls_too() {
     write(folder.path(), &authority.sign("admin.test"));
     let mut config = server::config();
     config.admin.tls = Some(tls(folder.path(), None, ClientAuth::Required));
-    let server = server::with(config, &mut Fakes(roundhouse::engine::fake::Fake::new));
+    let server = server::with(config, Fakes(roundhouse::engine::fake::Fake::new));
     let stream = TcpStream::connect(server.admin_address()).await.unwrap();
     let stream = connector(&authority, &[], None).connect(ServerName::try_from("admin.test").unwrap(), stream).await.unwrap();
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.unwrap();
@@ -324,7 +324,7 @@ fn problem(config: &Config) -> (String, TlsError) {
     let tls = config.server.tls.as_ref().unwrap();
     let Err(error) = Identity::read(tls, "server.tls") else { panic!("these certificates are taken") };
     let listeners = Listeners::bind(config).unwrap();
-    let started = start(Arc::new(config.clone()), None, &mut Fakes(roundhouse::engine::fake::Fake::new), listeners);
+    let started = start(Arc::new(config.clone()), None, Box::new(Fakes(roundhouse::engine::fake::Fake::new)), listeners);
     let Err(StartError::Tls(same)) = started else { panic!("the server starts") };
     assert_eq!(same.to_string(), error.to_string());
     (error.to_string(), error)

@@ -51,7 +51,7 @@ fn config() -> Config {
 }
 
 fn start() -> (Server, Client, Client) {
-    let server = server::with(config(), &mut Fakes(Fake::new));
+    let server = server::with(config(), Fakes(Fake::new));
     let (client, admin) = (Client::new(server.address(), Some(KEY)), Client::new(server.admin_address(), None));
     (server, client, admin)
 }

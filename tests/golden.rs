@@ -32,7 +32,7 @@ fn golden() -> Golden {
 /// Log-probabilities of every token at every golden step, teacher-forced, `chunk` positions a step, of the texts whose prompt
 /// has at most `longest` tokens.
 fn log_probabilities(shard: &Shard, device: &Arc<Device>, chunk: usize, longest: usize, mut each: impl FnMut(&Completion, usize, &[f32])) {
-    let mut runner = load(shard, &support::smollm2(), device).expect("the model loads").into_executor();
+    let mut runner = load(shard, &support::smollm2(), device, &support::Silent).expect("the model loads").into_executor();
     let block_tokens = shard.kv_cache.block_tokens.get();
     for completion in golden().completions.into_iter().filter(|completion| completion.prompt_tokens.len() <= longest) {
         let ids: Vec<u32> = completion.prompt_tokens.iter().chain(&completion.tokens).copied().collect();

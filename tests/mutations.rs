@@ -159,7 +159,7 @@ async fn ten_thousand_broken_requests_are_answered_and_harm_nobody() {
     // What is asked for by accident shouldn't take all day.
     let limits = Limits { all: Limit { tokens_per_request: Some(600), ..Limit::default() }, ..Limits::default() };
     *acme = Arc::new(Tenant { limits, ..Tenant::clone(acme) });
-    let server = server::with(config, &mut Fakes(Fake::new));
+    let server = server::with(config, Fakes(Fake::new));
     let mut random = Random(0xbad_c0de);
     let mut sender = connect(server.address()).await;
     let (mut good, mut refused) = (0, 0);

@@ -209,7 +209,7 @@ fn with_a_frail_one(panic_too: &Arc<AtomicBool>) -> Server {
             assert!(!panic_too.load(SeqCst), "another one");
         })
     };
-    server::with(config, &mut Fakes(make))
+    server::with(config, Fakes(make))
 }
 
 #[tokio::test]
@@ -297,7 +297,7 @@ async fn concurrency_slots_do_not_leak_on_timeouts_lost_backends_and_cancelled_s
             assert!(!dies.load(SeqCst), "a bug, as this test wants it");
         })
     };
-    let server = server::with(config, &mut Fakes(make));
+    let server = server::with(config, Fakes(make));
     let client = Client::new(server.address(), Some(KEY));
     for _ in 0..3 {
         // Timed out before the first byte.

@@ -165,8 +165,8 @@ async fn prompt_log_probabilities_do_not_depend_on_how_the_prompt_was_chunked() 
     for chunk in [512, 8] {
         let text = place.text().replace("kv_cache =", &format!("max_batch_tokens = {chunk}\nkv_cache ="));
         let config = roundhouse::config::Config::parse(&text.replace("ledger.db", &format!("{chunk}.db")), &place.file()).expect("valid");
-        let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
-        let server = server::with(config, &mut models);
+        let models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+        let server = server::with(config, models);
         let prompt = "the hand and the other hand ".repeat(3);
         let answer = complete(&server, json!({ "prompt": prompt, "echo": true, "logprobs": 2, "max_tokens": 0 })).await;
         let logprobs = answer["choices"][0]["logprobs"].clone();

@@ -73,7 +73,7 @@ fn runner_forward(path: &std::path::Path, ids: &[u32], chunk: usize) -> Vec<f32>
     shard.weights = Weights::File(path.to_owned());
     shard.kv_cache.dtype = KvDtype::F32;
     shard.kv_cache.memory = 64 << 20;
-    let mut runner = load(&shard, path, &support::device(2)).expect("the tiny model loads").into_executor();
+    let mut runner = load(&shard, path, &support::device(2), &support::Silent).expect("the tiny model loads").into_executor();
     let mut logits = Vec::new();
     for (index, ids) in ids.chunks(chunk).enumerate() {
         let start = (index * chunk) as u32;

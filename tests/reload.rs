@@ -149,9 +149,9 @@ async fn what_can_not_change_and_what_is_wrong_is_refused_by_name_and_changes_no
     let client = Client::new(server.address(), Some(KEY));
     let text = place.text();
     let all_moved =
-        text.replace("127.0.0.1:0\", threads", "127.0.0.2:0\", threads").replace("ledger.db", "other.db").replace("16MiB", "17MiB");
+        text.replace("127.0.0.1:0\", threads", "127.0.0.2:0\", threads").replace("ledger.db", "other.db").replace("256MiB", "257MiB");
     for (text, expected) in [
-        (all_moved, vec!["server.listen", "shards.tiny", "store"]),
+        (all_moved, vec!["devices.cpu", "server.listen", "store"]),
         (text.replace("variants.only", "variant.only"), vec!["unknown key `variant`", ":7:", "variants"]),
         (text[..text.len() / 2].to_owned(), vec![":"]),
         (String::new(), vec!["empty"]),

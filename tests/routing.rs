@@ -56,7 +56,7 @@ fn config() -> Config {
 }
 
 fn start() -> (Server, Client) {
-    let server = server::with(config(), &mut Fakes(Fake::new));
+    let server = server::with(config(), Fakes(Fake::new));
     let client = Client::new(server.address(), Some(KEY));
     (server, client)
 }

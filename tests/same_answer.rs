@@ -46,7 +46,7 @@ struct Bench {
 
 impl Bench {
     fn new(shard: &Shard, threads: usize) -> Self {
-        let loaded = load(shard, &support::smollm2(), &support::device(threads)).expect("the model loads");
+        let loaded = load(shard, &support::smollm2(), &support::device(threads), &support::Silent).expect("the model loads");
         // A few words of a common start make the prompts long enough to be cached and chunked.
         let start = "Continue the text below in the same style, keep to the facts, and stay brief.\n\n";
         let prompts = PROMPTS.iter().map(|prompt| loaded.text.encode(&format!("{start}{prompt}"))).collect();

@@ -122,7 +122,7 @@ async fn two_hundred_clients_half_of_which_hang_up_leave_nothing_behind() {
     config.server.threads = 2;
     // Slow enough that many are cut in the middle.
     let make = |limits| Fake::new(limits).observed(|_| std::thread::sleep(Duration::from_micros(200)));
-    let server = server::with(config, &mut Fakes(make));
+    let server = server::with(config, Fakes(make));
     let each = if support::long() { 60 } else { 4 };
     let seen = Arc::new(Seen::default());
     let clients: Vec<_> = (0..CLIENTS)

@@ -24,7 +24,7 @@ fn saying(said: &str) -> (Server, usize) {
     let mut ids = text().encode(said);
     let tokens = ids.len();
     ids.push(STOP_TOKEN);
-    (server::with(server::config(), &mut Fakes(move |limits| Fake::new(limits).saying(ids.clone()))), tokens)
+    (server::with(server::config(), Fakes(move |limits| Fake::new(limits).saying(ids.clone()))), tokens)
 }
 
 async fn ask(server: &Server, stop: Option<&str>, max_tokens: usize) -> (String, String) {
@@ -74,7 +74,7 @@ async fn a_stop_text_of_several_bytes_a_character_ends_the_answer_before_it() {
 
 #[tokio::test]
 async fn special_tokens_in_a_users_text_are_text() {
-    let server = server::with(server::config(), &mut Fakes(Fake::new));
+    let server = server::with(server::config(), Fakes(Fake::new));
     let client = Client::new(server.address(), Some(KEY));
     let tokens = |content: &str| {
         let (client, body) =

@@ -45,7 +45,7 @@ fn front_of(remotes: &[String], more: &str) -> Server {
         blake3::hash(KEY.as_bytes()).to_hex()
     );
     let config = Config::parse(&text, &folder.path().join("r.toml")).unwrap();
-    server::with(config, &mut Fakes(Fake::new))
+    server::with(config, Fakes(Fake::new))
 }
 
 /// Fails at once: what is tried again is another test's affair.
@@ -620,7 +620,7 @@ async fn a_model_without_a_tokenizer_is_bounded_by_bytes_and_settled_by_what_is_
         bad.address,
         blake3::hash(KEY.as_bytes()).to_hex()
     );
-    let server = server::with(Config::parse(&text, Path::new(place.path())).unwrap(), &mut Fakes(Fake::new));
+    let server = server::with(Config::parse(&text, Path::new(place.path())).unwrap(), Fakes(Fake::new));
     let answer = ask(&server).await;
     assert_eq!((answer.status, &answer.json()["usage"]["prompt_tokens"]), (200, &json!(5)));
     let again = ask(&server).await;

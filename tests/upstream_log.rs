@@ -53,7 +53,7 @@ async fn no_key_prompt_or_answer_is_in_the_log_whatever_goes_wrong() {
         blake3::hash(KEY.as_bytes()).to_hex()
     );
     let config = Config::parse(&text, &folder.path().join("r.toml")).unwrap();
-    let server = server::with(config, &mut Fakes(Fake::new));
+    let server = server::with(config, Fakes(Fake::new));
     let client = Client::new(server.address(), Some(KEY));
     let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": "private-words" }] });
     for _ in 0..4 {

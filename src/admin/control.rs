@@ -1,6 +1,7 @@
 //! What operators can ask of the server; `roundhouse/` does it.
 
 use crate::backend::State;
+use crate::call::Error;
 use crate::config::{Config, Name};
 use crate::route::Experiments;
 use crate::tenant::{Accounts, Keys};
@@ -30,6 +31,23 @@ pub trait Control: Send + Sync {
     /// # Errors
     /// Why nothing was changed, a line for each problem.
     fn reload(&self) -> Result<Reloaded, String>;
+
+    /// Does something with a shard, and says where it stands then. A reload blocks.
+    ///
+    /// # Errors
+    /// There is no such shard, or it can't be loaded.
+    fn shard(&self, shard: &Name, deed: Deed) -> Result<State, Error>;
+}
+
+/// What can be done with a shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// It takes no new calls and finishes what it has.
+    Drain,
+    /// It takes calls again.
+    Resume,
+    /// Its weights are loaded again, as configured, and the new engine takes its place.
+    Reload,
 }
 
 /// A reload that was not refused.
@@ -54,6 +72,8 @@ pub struct Status {
     pub config: ConfigStatus,
     /// Engines in this process.
     pub shards: BTreeMap<Name, ShardStatus>,
+    /// Engines that are being loaded, each beside the one that it will replace.
+    pub loading: BTreeMap<Name, LoadStatus>,
     /// Remote servers.
     pub upstreams: BTreeMap<Name, UpstreamStatus>,
     /// Models and who serves their variants.
@@ -83,7 +103,7 @@ pub struct ShardStatus {
     pub device: Name,
     /// Where its weights came from, without credentials.
     pub weights: String,
-    /// Identity of weights, quantization and KV type, in hex; K/V of equal digests are interchangeable.
+    /// Identity of weights, quantization, KV type and kind of device, in hex; answers of equal digests are interchangeable.
     pub digest: String,
     /// Tokens one sequence may have.
     pub context: u32,
@@ -95,6 +115,17 @@ pub struct ShardStatus {
     pub blocks: u32,
     /// Those that no sequence holds.
     pub blocks_free: u32,
+}
+
+/// How far the loading of an engine is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LoadStatus {
+    /// What is being done now, as `loading smol-q8`.
+    pub doing: String,
+    /// Bytes of it that are done.
+    pub bytes: u64,
+    /// All of them, where that is known.
+    pub total: Option<u64>,
 }
 
 /// A remote server.

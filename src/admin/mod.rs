@@ -16,7 +16,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use control::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantStatus, UpstreamStatus};
+pub use control::{ConfigStatus, Control, Deed, LoadStatus, Reloaded, ShardStatus, Status, TenantStatus, UpstreamStatus};
 
 /// The admin port at work.
 pub struct Admin(Port);

@@ -1,12 +1,13 @@
 //! What operators can ask for, and the answers.
 
-use super::{Control, experiments, keys};
+use super::{Control, Deed, experiments, keys};
 use crate::call::Error;
 use crate::config::{Name, Secret};
-use crate::gateway::{self, Body, decoded, respond};
+use crate::gateway::{self, Body, decoded, read, respond};
 use crate::metrics::Metrics;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, header};
+use serde_json::json;
 use std::fmt::Display;
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub(super) enum Page {
     RevokeKey(Name, Name),
     /// Likewise.
     RotateKey(Name, Name),
+    /// What to do with this shard.
+    Shard(Name, Deed),
 }
 
 const READ: &str = "GET, HEAD";
@@ -38,6 +41,7 @@ const ACT: &str = "POST";
 const BOTH: &str = "GET, HEAD, POST";
 const EXPERIMENT: &str = "/admin/v1/experiments/";
 const KEY: &str = "/admin/v1/keys/";
+const SHARD: &str = "/admin/v1/shards/";
 
 // === impl Page ===
 
@@ -57,7 +61,9 @@ impl Page {
             "/admin/v1/keys" => (Page::NewKey, BOTH),
             _ => {
                 let of_key = path.strip_prefix(KEY).and_then(Self::of_key).map(|page| (page, ACT));
-                let found = of_key.or_else(|| path.strip_prefix(EXPERIMENT).and_then(Self::of_experiment));
+                let of_shard = || path.strip_prefix(SHARD).and_then(Self::of_shard).map(|page| (page, ACT));
+                let of_experiment = || path.strip_prefix(EXPERIMENT).and_then(Self::of_experiment);
+                let found = of_key.or_else(of_shard).or_else(of_experiment);
                 found.ok_or_else(|| Error::UnknownUrl { method: method.to_string(), path: path.to_owned() })?
             }
         };
@@ -93,6 +99,18 @@ impl Page {
         }
     }
 
+    /// `NAME/DEED`, likewise.
+    fn of_shard(path: &str) -> Option<Self> {
+        let (name, deed) = path.split_once('/')?;
+        let deed = match deed {
+            "drain" => Deed::Drain,
+            "resume" => Deed::Resume,
+            "reload" => Deed::Reload,
+            _ => return None,
+        };
+        Some(Page::Shard(Name::from(decoded(name)), deed))
+    }
+
     pub(super) async fn answer<B>(self, http: Request<B>, metrics: &Metrics, control: Arc<dyn Control>) -> Response<Body>
     where
         B: http_body::Body<Data = Bytes, Error: Display>,
@@ -112,6 +130,7 @@ impl Page {
             Page::NewKey => keys::make(&control.keys(), http, time).await,
             Page::RevokeKey(tenant, name) => keys::revoke(&control.keys(), &tenant, &name, http.headers()).await,
             Page::RotateKey(tenant, name) => keys::rotate(&control.keys(), &tenant, &name, http, time).await,
+            Page::Shard(name, deed) => shard(control, name, deed, http.headers()).await,
         };
         answer.unwrap_or_else(|error| respond::error(&error))
     }
@@ -122,16 +141,25 @@ async fn usage<B>(http: Request<B>, control: &dyn Control) -> Result<Response<Bo
     gateway::usage(http.uri().query(), http.headers(), None, (&accounts, &config), accounts.now()).await
 }
 
-/// A reload reads files and a database.
+/// A reload reads files and a database, and loads weights.
 async fn reload(control: Arc<dyn Control>) -> Result<Response<Body>, Error> {
-    match tokio::task::spawn_blocking(move || control.reload()).await {
-        Ok(Ok(reloaded)) => Ok(respond::json(&reloaded)),
-        Ok(Err(message)) => Err(Error::Invalid { param: None, message }),
-        Err(error) => {
-            tracing::error!(%error, "a reload panicked");
-            Err(Error::Internal)
-        }
-    }
+    let reloaded = blocking(move || control.reload().map_err(|message| Error::Invalid { param: None, message })).await?;
+    Ok(respond::json(&reloaded))
+}
+
+async fn shard(control: Arc<dyn Control>, name: Name, deed: Deed, headers: &HeaderMap) -> Result<Response<Body>, Error> {
+    read::check_content_type(headers)?; // what no foreign page can make a browser send
+    let shard = name.clone();
+    let state = blocking(move || control.shard(&shard, deed)).await?;
+    Ok(respond::json(&json!({ "shard": name, "state": state.as_str() })))
+}
+
+/// What takes its time, away from the threads that serve.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T, Error> + Send + 'static) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "what an operator asked for panicked");
+        Err(Error::Internal)
+    })
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
@@ -154,6 +182,7 @@ mod tests {
         assert_eq!(find("POST", "/admin/v1/keys/acme/team%2Fci/revoke"), Ok(Page::RevokeKey("acme".into(), "team/ci".into())));
         assert_eq!(find("POST", "/admin/v1/keys/acme/ci/rotate"), Ok(Page::RotateKey("acme".into(), "ci".into())));
         assert_eq!(find("HEAD", "/admin/v1/keys?tenant=acme"), Ok(Page::Keys));
+        assert_eq!(find("POST", "/admin/v1/shards/smol%2Fq4/reload"), Ok(Page::Shard("smol/q4".into(), Deed::Reload)));
         assert_eq!(find("POST", "/admin/v1/keys"), Ok(Page::NewKey));
         assert_eq!(find("GET", "/admin/v1/experiments/a%2Fb"), Ok(Page::Experiment("a/b".into())));
         assert_eq!(find("POST", "/admin/v1/experiments/e/resume"), Ok(Page::ResumeExperiment("e".into())));
@@ -163,6 +192,7 @@ mod tests {
             "/admin/v1/keys/acme/ci/delete",
             "/admin/v1/keys/a/b/c/revoke",
             "/admin/v1/experiments/e/stop",
+            "/admin/v1/shards/a/stop",
         ] {
             assert!(matches!(find("POST", path), Err(Error::UnknownUrl { .. })), "{path}");
         }

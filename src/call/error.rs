@@ -52,6 +52,14 @@ pub enum Error {
         /// Tokens asked for on top, where they are what doesn't fit.
         max_tokens: Option<u64>,
     },
+    /// There is no shard of this name.
+    #[error("There is no shard `{shard}`; there are {known}.")]
+    ShardNotFound {
+        /// As the operator named it.
+        shard: String,
+        /// Those that there are, as a list.
+        known: String,
+    },
     /// A path that isn't served.
     #[error("Invalid URL ({method} {path})")]
     UnknownUrl {

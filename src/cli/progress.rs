@@ -8,6 +8,15 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Debug, Default)]
 pub(super) struct Bar(Mutex<Option<ProgressBar>>);
 
+// === impl Bar ===
+
+impl Bar {
+    /// One that shows nothing yet.
+    pub(super) const fn new() -> Self {
+        Self(Mutex::new(None))
+    }
+}
+
 impl Progress for Bar {
     fn start(&self, total: Option<u64>, what: &str) {
         let bar = match total {

@@ -25,9 +25,10 @@ impl Serve {
             Some(file) => Config::load(file)?,
             None => Config::default(),
         };
+        static BAR: Bar = Bar::new();
         log::start(&config.log);
         let mut greeted = Ok(());
-        roundhouse::serve(config, file, &Bar::default(), |running, config, development| {
+        roundhouse::serve(config, file, &BAR, |running, config, development| {
             greeted = greet(running, config, development);
         })?;
         Ok(greeted?)

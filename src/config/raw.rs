@@ -3,7 +3,7 @@
 pub(super) mod rule;
 
 use super::money::Decimal;
-use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, UnknownParameters};
+use super::resolved::{Isa, KvDtype, Quantize, SharePrefixes, Swap, UnknownParameters};
 use super::store::StoreUrl;
 use super::units::{Address, Bytes, Hex32, Memory, SecretSource, Threads, Time};
 use super::{Algorithm, Class, ClientAuth, Durability, Endpoint, LogFormat, Name, Network, OnStoreLoss, Per, Weights};
@@ -139,6 +139,7 @@ pub(super) struct Shard {
     pub(super) max_sequences: Given<NonZeroU32>,
     pub(super) max_waiting: Given<NonZeroU32>,
     pub(super) stuck_after: Given<Time>,
+    pub(super) swap: Given<Swap>,
 }
 
 #[derive(Debug, Default, Deserialize)]

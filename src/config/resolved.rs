@@ -132,6 +132,18 @@ pub struct Shard {
     /// How long it may have work and get nowhere before it counts as stuck and isn't ready any more.
     #[serde(serialize_with = "seconds")]
     pub stuck_after: Duration,
+    /// What becomes of it when a reload replaces it.
+    pub swap: Swap,
+}
+
+/// How a shard gives way to the one that takes its place in a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Swap {
+    /// It serves until the new one is warm: the device has to have memory for both.
+    Beside,
+    /// It finishes what it has and is freed before the new one is loaded; until then nobody serves in its place.
+    DrainFirst,
 }
 
 /// How weights are stored in memory.

@@ -32,7 +32,7 @@ pub use device::{CpuError, Device, Reservation, Turn};
 pub use kv::{KvCache, KvShape, Span};
 pub use mapped::MappedFile;
 pub use matrix::Matrix;
-pub use pool::be_nice;
+pub use pool::{be_nice, be_nicest};
 pub use rope::RopeTable;
 pub use sample::Draw;
 pub use scratch::Scratch;

@@ -28,8 +28,10 @@ impl States {
             return;
         }
         // Writing to a String can't fail.
-        let _ =
-            writeln!(page, "# HELP {SHARD_STATE} The state each shard is in: ready, stuck, draining, lost.\n# TYPE {SHARD_STATE} gauge");
+        let _ = writeln!(
+            page,
+            "# HELP {SHARD_STATE} The state each shard is in: loading, ready, stuck, draining, lost.\n# TYPE {SHARD_STATE} gauge"
+        );
         for (shard, state) in states {
             let _ = writeln!(page, "{SHARD_STATE}{{{},state=\"{state}\"}} 1", label("shard", shard));
         }

@@ -3,6 +3,7 @@
 use super::gguf::{Gguf, Tensor};
 use super::load::LoadError;
 use super::quantize::{quantize, stored};
+use super::source::Progress;
 use crate::call::TokenId;
 use crate::config::Quantize;
 use crate::cpu::{KvCache, Matrix, RopeTable, Scratch, Span, Turn};
@@ -158,8 +159,8 @@ impl Llama {
     ///
     /// # Errors
     /// A tensor is missing, has another shape than the hyperparameters say, or isn't known.
-    pub fn load(gguf: &Gguf, shape: Shape, positions: usize, quantize: Quantize) -> Result<Self, LoadError> {
-        let mut source = Source { gguf, quantize, used: HashSet::new() };
+    pub fn load(gguf: &Gguf, shape: Shape, positions: usize, quantize: Quantize, progress: &dyn Progress) -> Result<Self, LoadError> {
+        let mut source = Source { gguf, quantize, used: HashSet::new(), progress };
         let (d, q, kv, ff) = (shape.embedding, shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.feed_forward);
         let embedding = source.matrix("token_embd.weight", shape.vocabulary, d, None)?;
         let head =
@@ -297,6 +298,8 @@ struct Source<'a> {
     gguf: &'a Gguf,
     quantize: Quantize,
     used: HashSet<String>,
+    /// Hears of every byte that is packed.
+    progress: &'a dyn Progress,
 }
 
 // === impl Source ===
@@ -320,6 +323,7 @@ impl<'a> Source<'a> {
             Matrix::pack(to, rows, columns, &quantize(tensor.dtype, tensor.data, columns, to)?, order)?
         };
         self.gguf.drop_pages(&tensor);
+        self.progress.advance(tensor.data.len() as u64);
         Ok(packed)
     }
 

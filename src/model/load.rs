@@ -4,6 +4,7 @@ use super::gguf::{Gguf, GgufError, chat_template, vocabulary};
 use super::llama::{Llama, Shape};
 use super::quantize::{QuantizeError, stored};
 use super::runner::Runner;
+use super::source::Progress;
 use crate::config;
 use crate::cpu::{CpuError, Device, KvCache, KvShape, Reservation};
 use crate::engine::Limits;
@@ -78,7 +79,8 @@ pub struct Loaded {
     pub text: Arc<Text>,
     /// What its executor will be able to hold.
     pub limits: Limits,
-    /// Identity of weights, quantization and KV type: K/V of equal digests are interchangeable.
+    /// Identity of weights, quantization, KV type and kind of device: K/V of equal digests are interchangeable, and so are
+    /// answers.
     pub digest: [u8; 16],
     device: Arc<Device>,
     llama: Llama,
@@ -102,7 +104,7 @@ fn text(gguf: &Gguf) -> Result<Arc<Text>, LoadError> {
 ///
 /// # Errors
 /// The file is unsound or needs something that isn't there, or the device's budget has no room for it.
-pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>) -> Result<Loaded, LoadError> {
+pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>, progress: &dyn Progress) -> Result<Loaded, LoadError> {
     let gguf = Gguf::open(path)?;
     let architecture = gguf.architecture()?;
     if architecture != "llama" {
@@ -116,7 +118,10 @@ pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>) -> Result<
     let rope = positions as u64 * shape.head_dim as u64 * size_of::<f32>() as u64;
     let memory = weight_bytes(&gguf, shard.quantize) + kv.bytes_per_block() * kv.blocks as u64 + rope;
     let reserved = device.reserve(memory, shard.name.as_str())?;
-    let llama = Llama::load(&gguf, shape, positions, shard.quantize)?;
+    let bytes = gguf.tensors().map(|tensor| tensor.data.len() as u64).sum();
+    progress.start(Some(bytes), &format!("loading {}", shard.name));
+    let llama = Llama::load(&gguf, shape, positions, shard.quantize, progress)?;
+    progress.done();
     Ok(Loaded { text, limits, digest: digest(&gguf, shard), device: device.clone(), llama, kv, reserved })
 }
 
@@ -158,7 +163,8 @@ fn weight_bytes(gguf: &Gguf, quantize: config::Quantize) -> u64 {
 fn digest(gguf: &Gguf, shard: &config::Shard) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&gguf.digest());
-    hasher.update(format!("{:?} {:?}", shard.quantize, shard.kv_cache.dtype).as_bytes());
+    // The kind of device, too: another kind adds up in another order.
+    hasher.update(format!("cpu {:?} {:?}", shard.quantize, shard.kv_cache.dtype).as_bytes());
     let mut digest = [0; 16];
     digest.copy_from_slice(&hasher.finalize().as_bytes()[..16]);
     digest

@@ -1,14 +1,27 @@
 //! What operators can ask of a running server.
 
 use super::house::House;
-use crate::admin::{ConfigStatus, Control, Reloaded, ShardStatus, Status, TenantStatus, UpstreamStatus};
-use crate::backend::Backend;
-use crate::config::Config;
+use crate::admin::{ConfigStatus, Control, Deed, Reloaded, ShardStatus, Status, TenantStatus, UpstreamStatus};
+use crate::backend::{Backend, State};
+use crate::call::Error;
+use crate::config::{Config, Name};
 use crate::model::source::shown;
 use crate::route::Experiments;
+use crate::shard::Shard;
 use crate::tenant::{Accounts, Keys};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
+
+// === impl House ===
+
+impl House {
+    /// A shard of the present configuration.
+    fn find(&self, name: &Name) -> Result<Arc<Shard>, Error> {
+        let present = self.present.load();
+        let known = || present.shards.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        present.shards.get(name).cloned().ok_or_else(|| Error::ShardNotFound { shard: name.to_string(), known: known() })
+    }
+}
 
 impl Control for House {
     fn config(&self) -> Arc<Config> {
@@ -31,10 +44,28 @@ impl Control for House {
         self.reload_file().map_err(|error| error.to_string())
     }
 
+    fn shard(&self, name: &Name, deed: Deed) -> Result<State, Error> {
+        match deed {
+            Deed::Drain => self.find(name)?.drain(),
+            Deed::Resume => self.find(name)?.resume(),
+            Deed::Reload => {
+                self.find(name)?;
+                let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
+                let config = Control::config(self);
+                self.change(config, Some(name)).map_err(|error| {
+                    tracing::error!(shard = %name, "the shard isn't reloaded: {error}");
+                    Error::Invalid { param: None, message: error.to_string() }
+                })?;
+            }
+        }
+        Ok(self.find(name)?.state())
+    }
+
     fn status(&self) -> Status {
         let config = Control::config(self);
         let since = self.since.lock().unwrap_or_else(PoisonError::into_inner).as_secs();
-        let shards = self.lasting.shards.iter().filter_map(|(name, shard)| {
+        let present = self.present.load();
+        let shards = present.shards.iter().filter_map(|(name, shard)| {
             let configured = config.shards.get(name)?;
             let ((running, waiting), (blocks_free, blocks)) = (shard.sequences(), shard.blocks());
             let status = ShardStatus {
@@ -68,6 +99,7 @@ impl Control for House {
             draining: self.draining.load(Relaxed),
             config: ConfigStatus { version: config.version, since, file: self.file.as_ref().map(|file| file.display().to_string()) },
             shards: shards.collect(),
+            loading: self.lasting.loads.status(),
             upstreams: upstreams.collect(),
             models: models.collect(),
             tenants: tenants.collect(),

@@ -1,7 +1,6 @@
 //! From a shard's configuration to a running shard: weights fetched, loaded on their device, the thread started.
 
 use super::StartError;
-use crate::backend::Backend;
 use crate::clock::Clock;
 use crate::config::{self, Config, Environment, Name, Weights};
 use crate::cpu::Device;
@@ -20,7 +19,7 @@ pub struct Engine {
     pub text: Arc<Text>,
     /// What its executor will hold.
     pub limits: Limits,
-    /// Identity of weights, quantization and KV type.
+    /// Identity of weights, quantization, KV type and kind of device.
     pub digest: [u8; 16],
     /// Makes the executor on the shard's thread.
     pub build: BuildExecutor,
@@ -28,11 +27,11 @@ pub struct Engine {
 
 /// Loads the engine of a shard. The seam where tests hand in a fake executor.
 pub trait LoadEngine {
-    /// Loads it.
+    /// Loads it; `progress` hears how far that is.
     ///
     /// # Errors
     /// Its weights can't be had or don't fit.
-    fn load(&mut self, shard: &config::Shard) -> Result<Engine, StartError>;
+    fn load(&mut self, shard: &config::Shard, progress: &dyn Progress) -> Result<Engine, StartError>;
 
     /// Loads a tokenizer and its chat template alone, for a model that is served elsewhere.
     ///
@@ -45,17 +44,20 @@ pub trait LoadEngine {
 pub struct Models<'a> {
     sources: Sources,
     devices: BTreeMap<Name, Arc<Device>>,
-    progress: &'a dyn Progress,
+    progress: &'a (dyn Progress + Sync),
 }
+
+/// Tells both.
+struct Both<'a>(&'a dyn Progress, &'a dyn Progress);
 
 // === impl Models ===
 
 impl<'a> Models<'a> {
-    /// Opens the configured devices.
+    /// Opens the configured devices. `progress` hears of downloads.
     ///
     /// # Errors
     /// A device asks for an instruction set this machine doesn't have.
-    pub fn new(config: &Config, environment: &Environment, progress: &'a dyn Progress) -> Result<Self, StartError> {
+    pub fn new(config: &Config, environment: &Environment, progress: &'a (dyn Progress + Sync)) -> Result<Self, StartError> {
         let open = |(name, device): (&Name, &config::Device)| match Device::new(device) {
             Ok(device) => Ok((name.clone(), device)),
             Err(error) => Err(StartError::Device { device: name.clone(), error }),
@@ -65,14 +67,12 @@ impl<'a> Models<'a> {
 }
 
 impl LoadEngine for Models<'_> {
-    fn load(&mut self, shard: &config::Shard) -> Result<Engine, StartError> {
+    fn load(&mut self, shard: &config::Shard, progress: &dyn Progress) -> Result<Engine, StartError> {
         let name = || shard.name.clone();
-        let path = self
-            .sources
-            .fetch(&shard.weights, shard.sha256.as_ref(), self.progress)
-            .map_err(|error| StartError::Weights { shard: name(), error })?;
+        let path = self.sources.fetch(&shard.weights, shard.sha256.as_ref(), &Both(self.progress, progress));
+        let path = path.map_err(|error| StartError::Weights { shard: name(), error })?;
         let device = self.devices.get(&shard.device).expect("the configuration's references are checked");
-        let loaded = model::load(shard, &path, device).map_err(|error| StartError::Model { shard: name(), error })?;
+        let loaded = model::load(shard, &path, device, progress).map_err(|error| StartError::Model { shard: name(), error })?;
         Ok(Engine {
             text: loaded.text.clone(),
             limits: loaded.limits,
@@ -88,17 +88,31 @@ impl LoadEngine for Models<'_> {
     }
 }
 
-/// Loads one shard's engine and starts its thread.
-pub(super) fn start_shard(
-    shard: &config::Shard,
-    engines: &mut dyn LoadEngine,
-    metrics: &Metrics,
-    clock: &Clock,
-) -> Result<Arc<Shard>, StartError> {
+// === impl Both ===
+
+impl Progress for Both<'_> {
+    fn start(&self, total: Option<u64>, what: &str) {
+        self.0.start(total, what);
+        self.1.start(total, what);
+    }
+
+    fn advance(&self, bytes: u64) {
+        self.0.advance(bytes);
+        self.1.advance(bytes);
+    }
+
+    fn done(&self) {
+        self.0.done();
+        self.1.done();
+    }
+}
+
+/// Starts the thread of a loaded engine.
+pub(super) fn start_shard(shard: &config::Shard, engine: Engine, metrics: &Metrics, clock: &Clock) -> Result<Arc<Shard>, StartError> {
     let mut hash_key = [0; 32];
     // A key of this shard's life: nobody outside can construct prompts whose blocks collide.
     getrandom::fill(&mut hash_key).map_err(|error| StartError::Random(error.to_string()))?;
-    let Engine { text, limits, digest, build } = engines.load(shard)?;
+    let Engine { text, limits, digest, build } = engine;
     let settings = Settings { model: digest, hash_key, stop_tokens: text.stop_tokens().into() };
     let parts = shard::Parts {
         name: shard.name.clone(),
@@ -112,8 +126,5 @@ pub(super) fn start_shard(
         metrics: metrics.shard(&shard.name),
         clock: clock.clone(),
     };
-    let started = Shard::start(parts).map_err(|error| StartError::Shard { shard: shard.name.clone(), error })?;
-    let asked = Arc::downgrade(&started);
-    metrics.shard_state(&shard.name, move || Some(asked.upgrade()?.state().as_str()));
-    Ok(started)
+    Shard::start(parts).map_err(|error| StartError::Shard { shard: shard.name.clone(), error })
 }

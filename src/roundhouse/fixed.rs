@@ -1,6 +1,6 @@
 //! What a running server can't change.
 
-use crate::config::{Config, Model, Tokenizer, Weights};
+use crate::config::Config;
 
 /// The paths of keys that differ and can't be changed without a restart; empty where `new` may be served at once.
 pub(super) fn fixed(present: &Config, new: &Config) -> Vec<String> {
@@ -22,25 +22,9 @@ pub(super) fn fixed(present: &Config, new: &Config) -> Vec<String> {
     for name in present.devices.keys().chain(new.devices.keys()) {
         check(&format!("devices.{name}"), present.devices.get(name) == new.devices.get(name));
     }
-    for name in present.shards.keys().chain(new.shards.keys()) {
-        check(&format!("shards.{name}"), present.shards.get(name) == new.shards.get(name));
-    }
-    // Loading a tokenizer takes a weights file, which takes a start.
-    let loaded: Vec<_> = present.models.values().filter_map(|model| source(model)).collect();
-    for (name, model) in &new.models {
-        check(&format!("models.{name}.tokenizer"), source(model).is_none_or(|weights| loaded.contains(&weights)));
-    }
     keys.sort();
     keys.dedup();
     keys
-}
-
-/// The weights file that a model's tokenizer comes from, where it isn't a shard's.
-fn source(model: &Model) -> Option<&Weights> {
-    match &model.tokenizer {
-        Some(Tokenizer::Weights(weights)) => Some(weights),
-        Some(Tokenizer::Shard(_)) | None => None,
-    }
 }
 
 #[cfg(test)]
@@ -48,12 +32,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tenants_models_and_soft_keys_change_and_sockets_stores_and_shards_do_not() {
+    fn tenants_models_shards_and_soft_keys_change_and_sockets_stores_and_devices_do_not() {
         let present = Config::default();
         let mut soft = Config::default();
         soft.server.max_body += 1;
         soft.tenants.insert("acme".into(), std::sync::Arc::new(crate::config::Tenant::new("acme".into())));
         soft.models.clear();
+        soft.shards.clear();
         assert_eq!(fixed(&present, &soft), Vec::<String>::new());
 
         let mut hard = Config::default();
@@ -61,7 +46,6 @@ mod tests {
         hard.admin.listen.set_port(2);
         hard.store.ledger = crate::config::Ledger::Off;
         hard.devices.clear();
-        hard.shards.clear();
-        assert_eq!(fixed(&present, &hard), ["admin.listen", "devices.cpu", "server.listen", "shards.smol-q4", "store"]);
+        assert_eq!(fixed(&present, &hard), ["admin.listen", "devices.cpu", "server.listen", "store"]);
     }
 }

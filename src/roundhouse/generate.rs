@@ -2,6 +2,7 @@
 
 use super::StartError;
 use super::engines::{LoadEngine, start_shard};
+use super::loading::Loading;
 use crate::backend::Backend;
 use crate::call::{Call, Error, Event, Message, Outcome, Prompt, Record, Sampling, Task, Usage};
 use crate::clock::Clock;
@@ -64,7 +65,8 @@ pub fn generate(
     let shard = variant.backends.iter().find_map(|backend| config.shards.get(backend));
     let shard = shard.ok_or_else(|| GenerateError::NoModel(request.model.clone()))?;
     let clock = Clock::system();
-    let shard = start_shard(shard, engines, &Metrics::new(), &clock)?;
+    let engine = engines.load(shard, &Loading::default())?;
+    let shard = start_shard(shard, engine, &Metrics::new(), &clock)?;
     let turn = |role: &str, content: &str| Message { role: role.into(), content: content.into(), name: None };
     let system = variant.system.iter().map(|system| turn("system", system));
     let messages: Vec<_> = system.chain([turn("user", &request.prompt)]).collect();

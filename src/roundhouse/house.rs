@@ -2,7 +2,9 @@
 
 use super::StartError;
 use super::certified::Certified;
+use super::engines::LoadEngine;
 use super::fixed::fixed;
+use super::loading::Loads;
 use super::served::served;
 use crate::admin::Reloaded;
 use crate::backend::Backend;
@@ -33,23 +35,34 @@ pub(super) struct Lasting {
     pub(super) accounts: Arc<Accounts>,
     pub(super) credentials: Credentials,
     pub(super) experiments: Arc<Experiments>,
-    pub(super) shards: Shards,
     pub(super) upstreams: Upstreams,
-    pub(super) texts: Texts,
     pub(super) tls: Certified,
+    /// Makes engines; one reload at a time.
+    pub(super) engines: Mutex<Box<dyn LoadEngine + Send>>,
+    /// Those that are being made.
+    pub(super) loads: Loads,
+}
+
+/// What is in memory for the present configuration.
+pub(super) struct Present {
+    pub(super) shards: Shards,
+    pub(super) texts: Texts,
 }
 
 /// What lasts, and the stack of the present configuration.
 pub(super) struct House {
     pub(super) lasting: Lasting,
+    pub(super) present: ArcSwap<Present>,
     pub(super) stack: Arc<ArcSwap<Stack>>,
     pub(super) draining: Arc<AtomicBool>,
     /// Unix time of the start.
     pub(super) started: Duration,
     /// Where the configuration comes from; none for the built-in one.
     pub(super) file: Option<PathBuf>,
-    /// Held while a configuration is being swapped; since when, in Unix time, the present one is served.
+    /// Since when, in Unix time, the present configuration is served.
     pub(super) since: Mutex<Duration>,
+    /// Held by whoever changes what is served: one at a time, the others wait.
+    pub(super) changing: Mutex<()>,
 }
 
 /// Why a reload changed nothing.
@@ -73,6 +86,25 @@ pub enum ReloadError {
         /// Their paths.
         keys: Vec<String>,
     },
+    /// There is no memory for a new shard beside the one that it is to replace.
+    #[error("{error}; with `swap = \"drain-first\"` in shards.{shard} the present one is freed first")]
+    NoRoom {
+        /// The shard.
+        shard: Name,
+        /// What is missing.
+        error: Box<StartError>,
+    },
+    /// What runs on a shard that has to make room didn't end in time; it serves on.
+    #[error("shards.{shard}: what runs there didn't end within {} s, so that it could make room; it serves on", patience.as_secs_f32())]
+    Busy {
+        /// The shard.
+        shard: Name,
+        /// `server.drain`.
+        patience: Duration,
+    },
+    /// The server is about to end.
+    #[error("the server is stopping")]
+    Stopping,
     /// A part doesn't fit.
     #[error(transparent)]
     Part(#[from] StartError),
@@ -82,13 +114,14 @@ pub enum ReloadError {
 
 impl House {
     /// Builds the first stack.
-    pub(super) fn new(config: Arc<Config>, file: Option<PathBuf>, lasting: Lasting) -> Result<Self, StartError> {
+    pub(super) fn new(config: Arc<Config>, file: Option<PathBuf>, lasting: Lasting, present: Present) -> Result<Self, StartError> {
         lasting.metrics.config_version(config.version);
         let started = lasting.clock.unix();
         lasting.experiments.configure(&config);
-        let stack = Arc::new(ArcSwap::from_pointee(lasting.stack(config)?));
-        let (draining, since) = (Arc::new(AtomicBool::new(false)), Mutex::new(started));
-        Ok(Self { lasting, stack, draining, started, file, since })
+        let stack = Arc::new(ArcSwap::from_pointee(lasting.stack(config, &present)?));
+        lasting.show(&present);
+        let (draining, since, present) = (Arc::default(), Mutex::new(started), ArcSwap::from_pointee(present));
+        Ok(Self { lasting, present, stack, draining, started, file, since, changing: Mutex::default() })
     }
 
     /// Reads the file again and serves by it. Blocks on the file and the ledger; one reload at a time.
@@ -107,9 +140,9 @@ impl House {
         reloaded
     }
 
-    /// Serves by another configuration; requests in flight keep theirs to their end.
+    /// Serves by another configuration; requests in flight keep theirs to their end. Loads what is new, and blocks on that.
     pub(super) fn reload(&self, mut config: Config) -> Result<Reloaded, ReloadError> {
-        let mut since = self.since.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
         let present = self.stack.load().config.clone();
         config.version = present.version;
         // Certificates are renewed in their files, whatever the configuration says.
@@ -123,16 +156,11 @@ impl House {
         }
         config.version += 1;
         let certificates = self.lasting.tls.read_again(&config).map_err(StartError::from)?;
-        // New quotas know what was used before any request meets them.
-        self.lasting.accounts.configure(&config).map_err(StartError::from)?;
-        let config = Arc::new(config);
         let version = config.version;
-        let stack = self.lasting.stack(config)?;
-        self.lasting.experiments.configure(&stack.config);
+        self.change(Arc::new(config), None)?;
         certificates.serve();
-        self.stack.store(Arc::new(stack));
         self.lasting.metrics.config_version(version);
-        *since = self.lasting.clock.unix();
+        *self.since.lock().unwrap_or_else(PoisonError::into_inner) = self.lasting.clock.unix();
         Ok(Reloaded { version, changed: true })
     }
 
@@ -150,9 +178,10 @@ impl House {
 // === impl Lasting ===
 
 impl Lasting {
-    fn stack(&self, config: Arc<Config>) -> Result<Stack, StartError> {
-        let served = served(&config, &self.shards, &self.texts)?;
-        let shards = self.shards.iter().map(|(name, shard)| (name.clone(), shard.clone() as Arc<dyn Backend>));
+    /// The stack of a configuration and what is in memory for it.
+    pub(super) fn stack(&self, config: Arc<Config>, present: &Present) -> Result<Stack, StartError> {
+        let served = served(&config, &present.shards, &present.texts)?;
+        let shards = present.shards.iter().map(|(name, shard)| (name.clone(), shard.clone() as Arc<dyn Backend>));
         let upstreams = self.upstreams.configure(&config)?.into_iter().map(|(name, upstream)| (name, upstream as Arc<dyn Backend>));
         Ok(Stack::build(Parts {
             served,
@@ -164,5 +193,13 @@ impl Lasting {
             clock: self.clock.clone(),
             config,
         }))
+    }
+
+    /// The metrics ask these shards from now on.
+    pub(super) fn show(&self, present: &Present) {
+        for (name, shard) in &present.shards {
+            let asked = Arc::downgrade(shard);
+            self.metrics.shard_state(name, move || Some(asked.upgrade()?.state().as_str()));
+        }
     }
 }

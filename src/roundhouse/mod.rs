@@ -8,9 +8,11 @@ mod fixed;
 mod generate;
 mod house;
 mod listeners;
+mod loading;
 mod serve;
 mod served;
 mod start;
+mod swap;
 mod watch;
 
 pub use engines::{Engine, LoadEngine, Models};

@@ -1,6 +1,6 @@
 //! The main job: configuration, weights, server, until the process is told to stop.
 
-use super::{Listeners, LoadEngine, Models, Running, StartError, start};
+use super::{Listeners, Models, Running, StartError, start};
 use crate::config::{Config, Environment, Key, Name, Secret, Tenant};
 use crate::model::source::Progress;
 use crate::tenant::new_key;
@@ -35,20 +35,25 @@ pub struct Development {
 pub fn serve(
     mut config: Config,
     file: Option<&Path>,
-    progress: &dyn Progress,
+    progress: &'static (dyn Progress + Sync),
     ready: impl FnOnce(&Running, &Config, Option<&Development>),
 ) -> Result<(), ServeError> {
     let development = if file.is_none() { Some(add_development_key(&mut config)?) } else { None };
     // Addresses first: a port that is taken should not cost a download.
     let listeners = Listeners::bind(&config)?;
-    let mut models = Models::new(&config, &Environment::from_process(), progress)?;
+    let models = Models::new(&config, &Environment::from_process(), progress)?;
     let config = Arc::new(config);
     let mut signals = Signals::new().map_err(ServeError::Signals)?;
-    let running = start(config.clone(), file.map(Path::to_owned), &mut models as &mut dyn LoadEngine, listeners)?;
+    let running = start(config.clone(), file.map(Path::to_owned), Box::new(models), listeners)?;
     ready(&running, &config, development.as_ref());
     let signal = loop {
         match signals.next() {
-            Signal::Reload => drop(running.reload_file()), // what came of it is in the log
+            // A signal to stop may come while it loads.
+            Signal::Reload => {
+                if let Err(error) = running.reload_aside() {
+                    tracing::error!(%error, "no thread for a reload");
+                }
+            }
             Signal::Stop(name, _) => break name,
         }
     };

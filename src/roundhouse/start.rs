@@ -1,13 +1,14 @@
 //! Assembles a server from its parts, bottom up, and takes it down again.
 
 use super::certified::Certified;
-use super::engines::{LoadEngine, start_shard};
-use super::house::{House, Lasting, ReloadError, Shards, Texts};
+use super::engines::LoadEngine;
+use super::house::{House, Lasting, Present, ReloadError, Shards, Texts};
+use super::loading::Loads;
 use super::watch::{Stop, watch};
 use super::{Listeners, StartError};
 use crate::admin::{Admin, Reloaded};
 use crate::clock::Clock;
-use crate::config::{Config, Name, Tokenizer};
+use crate::config::{Config, Name};
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::route::Experiments;
@@ -16,7 +17,7 @@ use crate::tenant::{Accounts, Credentials};
 use crate::upstream::{Upstream, Upstreams};
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// A running server.
 pub struct Running {
@@ -35,7 +36,7 @@ pub struct Running {
 pub fn start(
     config: Arc<Config>,
     file: Option<PathBuf>,
-    engines: &mut dyn LoadEngine,
+    engines: Box<dyn LoadEngine + Send>,
     listeners: Listeners,
 ) -> Result<Running, StartError> {
     let (clock, metrics) = (Clock::system(), Metrics::new());
@@ -43,39 +44,24 @@ pub fn start(
     accounts.configure(&config)?;
     let credentials = Credentials::open(&config.store, clock.clone())?;
     let tls = Certified::read(&config)?;
-    let mut shards = Shards::new();
-    for (name, shard) in &config.shards {
-        shards.insert(name.clone(), start_shard(shard, engines, &metrics, &clock)?);
-    }
-    let texts = load_texts(&config, engines)?;
     let upstreams = Upstreams::new(metrics.clone(), clock.clone());
     let drain = config.server.drain;
     let experiments = Arc::new(Experiments::new(metrics.clone(), clock.clone()));
     let (public, private) = (tls.public.clone(), tls.admin.clone());
-    let house = Arc::new(House::new(
-        config,
-        file.clone(),
-        Lasting { clock, metrics: metrics.clone(), accounts, credentials, experiments, shards, upstreams, texts, tls },
-    )?);
+    let (engines, loads) = (Mutex::new(engines), Loads::default());
+    let lasting = Lasting { clock, metrics: metrics.clone(), accounts, credentials, experiments, upstreams, tls, engines, loads };
+    let mut present = Present { shards: Shards::new(), texts: Texts::new() };
+    for (name, shard) in &config.shards {
+        present.shards.insert(name.clone(), lasting.load(shard, false)?);
+    }
+    lasting.load_texts(&config, &mut present.texts)?;
+    let house = Arc::new(House::new(config, file.clone(), lasting, present)?);
     let system = |what| move |error| StartError::System { what, error };
     let gateway =
         Gateway::open(listeners.public, public, house.stack.clone(), house.draining.clone(), drain).map_err(system("the gateway"))?;
     let admin = Admin::open(listeners.admin, private, metrics, house.clone()).map_err(system("the admin port"))?;
     let watch = file.map(|file| watch(house.clone(), file)).transpose().map_err(system("the watch on the configuration"))?;
     Ok(Running { watch, gateway, admin, house })
-}
-
-/// The tokenizers of models that are served elsewhere.
-fn load_texts(config: &Config, engines: &mut dyn LoadEngine) -> Result<Texts, StartError> {
-    let mut texts = Texts::new();
-    for (name, model) in &config.models {
-        if let Some(Tokenizer::Weights(weights)) = &model.tokenizer
-            && !texts.contains_key(weights)
-        {
-            texts.insert(weights.clone(), engines.tokenizer(name, weights)?);
-        }
-    }
-    Ok(texts)
 }
 
 // === impl Running ===
@@ -92,13 +78,13 @@ impl Running {
     }
 
     /// A shard by its configured name.
-    pub fn shard(&self, name: &Name) -> Option<&Arc<Shard>> {
-        self.house.lasting.shards.get(name)
+    pub fn shard(&self, name: &Name) -> Option<Arc<Shard>> {
+        self.house.present.load().shards.get(name).cloned()
     }
 
-    /// All shards.
-    pub fn shards(&self) -> impl Iterator<Item = &Arc<Shard>> {
-        self.house.lasting.shards.values()
+    /// All shards of the present configuration.
+    pub fn shards(&self) -> impl Iterator<Item = Arc<Shard>> {
+        self.house.present.load().shards.values().cloned().collect::<Vec<_>>().into_iter()
     }
 
     /// An upstream of the present configuration by its name.
@@ -112,6 +98,16 @@ impl Running {
     /// It changes what can't change without a restart, or its parts don't fit together; then nothing changed.
     pub fn reload(&self, config: Config) -> Result<Reloaded, ReloadError> {
         self.house.reload(config)
+    }
+
+    /// Does [`reload_file`](Self::reload_file) on a thread of its own.
+    ///
+    /// # Errors
+    /// The thread can't be started.
+    pub fn reload_aside(&self) -> std::io::Result<()> {
+        let house = self.house.clone();
+        let reload = move || drop(house.reload_file()); // what came of it is in the log
+        std::thread::Builder::new().name("reload".to_owned()).spawn(reload).map(drop)
     }
 
     /// Reads the configuration file again and serves by it. What came of it is logged and counted.

@@ -35,10 +35,18 @@ impl Door {
         if !self.has_room(&tenants, tenant, sequences) {
             return None;
         }
+        Some(self.take_in(&mut tenants, tenant, sequences))
+    }
+
+    /// Places for `sequences` of a tenant that has waited at another door already, however many wait here.
+    pub(super) fn readmit(self: &Arc<Self>, tenant: &Name, sequences: u32) -> Vec<Place> {
+        self.take_in(&mut self.lock(), tenant, sequences)
+    }
+
+    fn take_in(self: &Arc<Self>, tenants: &mut HashMap<Name, u32>, tenant: &Name, sequences: u32) -> Vec<Place> {
         self.waiting.fetch_add(sequences, Relaxed);
         *tenants.entry(tenant.clone()).or_default() += sequences;
-        drop(tenants);
-        Some((0..sequences).map(|_| Place { door: self.clone(), tenant: tenant.clone() }).collect())
+        (0..sequences).map(|_| Place { door: self.clone(), tenant: tenant.clone() }).collect()
     }
 
     /// Whether `sequences` of a tenant would be let in now.

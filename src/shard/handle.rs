@@ -1,7 +1,7 @@
 //! The handle through which everybody talks to a shard.
 
 use super::answer::Answer;
-use super::door::Door;
+use super::door::{Door, Place};
 use super::live::Published;
 use super::prefixes::Prefixes;
 use super::sequence::Sequence;
@@ -14,9 +14,9 @@ use crate::engine::{self, DeviceError, Executor, Limits, Party, Salt, SeqId, Set
 use crate::metrics::ShardMetrics;
 use crate::text::Text;
 use futures_util::future::BoxFuture;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc::unbounded_channel;
 
@@ -50,19 +50,21 @@ pub struct Parts {
 /// One running engine. Dropping the last handle ends its thread once what runs has ended.
 pub struct Shard {
     name: Name,
-    text: Arc<Text>,
+    pub(super) text: Arc<Text>,
     limits: Limits,
     share_prefixes: SharePrefixes,
-    digest: [u8; 16],
-    mailbox: mpsc::Sender<Command>,
-    door: Arc<Door>,
-    live: Arc<Published>,
+    pub(super) digest: [u8; 16],
+    pub(super) mailbox: mpsc::Sender<Command>,
+    pub(super) door: Arc<Door>,
+    pub(super) live: Arc<Published>,
     prefixes: Arc<Prefixes>,
     stuck_after: Duration,
     /// Whether it was stuck when somebody looked last.
     was_stuck: AtomicBool,
     next_seq: AtomicU64,
-    clock: Clock,
+    /// The equal one that has taken its place.
+    pub(super) successor: Arc<OnceLock<Weak<Shard>>>,
+    pub(super) clock: Clock,
 }
 
 /// A full queue isn't worth another try before that.
@@ -84,6 +86,7 @@ impl Shard {
         let (built, outcome) = mpsc::channel();
         let (published, thread_clock, thread_name) = ((live.clone(), prefixes.clone()), clock.clone(), name.clone());
         let run = move || {
+            let _end = Ending(published.0.clone()); // dropped last: nothing is left on the device then
             let engine = match build() {
                 Ok(executor) => engine::Engine::new(executor, settings),
                 Err(error) => return drop(built.send(Err(error))), // nobody waits any more: `start` has gone
@@ -108,6 +111,7 @@ impl Shard {
             stuck_after,
             was_stuck: AtomicBool::new(false),
             next_seq: AtomicU64::new(0),
+            successor: Arc::default(),
             clock,
         }))
     }
@@ -117,7 +121,8 @@ impl Shard {
         &self.text
     }
 
-    /// Identity of weights, quantization and KV type: K/V of equal digests are interchangeable.
+    /// Identity of weights, quantization, KV type and kind of device: K/V of equal digests are interchangeable, and so are
+    /// answers.
     pub fn digest(&self) -> [u8; 16] {
         self.digest
     }
@@ -178,11 +183,15 @@ impl Shard {
         }
     }
 
-    fn submit(&self, call: &Call) -> Result<Answer, Error> {
-        let sampling = &call.sampling;
+    /// A place for each of a call's sequences.
+    fn enter(&self, call: &Call) -> Result<Vec<Place>, Error> {
         let places = self.door.enter(&call.tenant.name, sequences(call));
-        let places = places.ok_or_else(|| Error::Overloaded { model: call.model.name.to_string(), retry_after: self.room_in() })?;
-        let mut places = places.into_iter();
+        places.ok_or_else(|| Error::Overloaded { model: call.model.name.to_string(), retry_after: self.room_in() })
+    }
+
+    fn submit(&self, call: &Call, places: Vec<Place>) -> Result<Answer, Error> {
+        let sampling = &call.sampling;
+        let (together, mut places) = (places.len(), places.into_iter());
         let (events, inbox) = unbounded_channel();
         let salt = self.salt(call);
         let mut answer = Answer::new(self.name.clone(), inbox, self.mailbox.clone(), call.record.clone());
@@ -203,9 +212,7 @@ impl Shard {
                     arrived: self.clock.now(),
                 };
                 let uncached = prompt.ids.len() - self.prefixes.cached_tokens(&salt, &prompt.ids);
-                self.live.mailed(uncached, submission.arrived);
-                let submit = Command::Submit(Submit { submission, uncached, place, events: events.clone() });
-                self.mailbox.send(submit).map_err(|_| self.lost())?;
+                self.mail(Submit { submission, uncached, place, together, events: events.clone() })?;
             }
         }
         Ok(answer)
@@ -220,10 +227,39 @@ impl Shard {
         call.prompts.iter().map(|prompt| self.prefixes.cached_tokens(&salt, &prompt.ids)).sum()
     }
 
+    /// Sends one sequence to the thread.
+    pub(super) fn mail(&self, submit: Submit) -> Result<(), Error> {
+        self.live.mailed(submit.uncached, submit.submission.arrived);
+        self.mailbox.send(Command::Submit(submit)).map_err(|_| self.lost())
+    }
+
+    /// Waits for the first content. Where the shard gives the call back, the one that has its place begins it anew.
+    fn begin(&self, submitted: Result<Answer, Error>, call: Call) -> BoxFuture<'static, Result<Reply, Error>> {
+        call.record.lock().backend = Some(self.name.clone());
+        let successor = self.successor.clone();
+        Box::pin(async move {
+            let mut answer = submitted?;
+            let Err(error) = answer.first_content().await else { return Ok(Reply::new(answer)) };
+            drop(answer); // notes what it used
+            let Some(next) = successor.get().and_then(Weak::upgrade) else { return Err(error) };
+            let places = next.door.readmit(&call.tenant.name, sequences(&call)); // it was let in once
+            next.begin(next.submit(&call, places), call).await
+        })
+    }
+
     /// Time until the queue, where it is full, has one place more: when the first of those that wait has had its turn.
     fn room_in(&self) -> Duration {
         let waiting = self.door.waiting();
         (self.live.pace.queue(&self.live.ahead(0, waiting)) / waiting.max(1)).max(SOONEST)
+    }
+}
+
+/// Tells of a thread's end when it is dropped.
+struct Ending(Arc<Published>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.0.standing.end();
     }
 }
 
@@ -276,12 +312,9 @@ impl Backend for Shard {
     }
 
     fn call(&self, call: Call) -> BoxFuture<'static, Result<Reply, Error>> {
-        let submitted = self.submit(&call);
-        call.record.lock().backend = Some(self.name.clone());
-        Box::pin(async move {
-            let mut answer = submitted?;
-            answer.first_content().await?;
-            Ok(Reply::new(answer))
-        })
+        match self.successor.get().and_then(Weak::upgrade) {
+            Some(next) => next.call(call), // of a request that began before the swap
+            None => self.begin(self.enter(&call).and_then(|places| self.submit(&call, places)), call),
+        }
     }
 }

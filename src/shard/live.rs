@@ -1,6 +1,7 @@
 //! What a shard's thread publishes after each step and everybody may read at any time.
 
 use super::pace::{Ahead, Pace};
+use super::standing::Standing;
 use crate::backend::State;
 use crate::engine::{Limits, Live};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,6 +14,7 @@ use Ordering::Relaxed;
 pub(super) struct Published {
     limits: Limits,
     lost: AtomicBool,
+    pub(super) standing: Standing,
     /// Whether the engine has something to do.
     working: AtomicBool,
     /// When something was done last, or there was something to do again; in nanoseconds since `made`.
@@ -35,6 +37,7 @@ impl Published {
         Self {
             limits,
             lost: AtomicBool::new(false),
+            standing: Standing::default(),
             working: AtomicBool::new(false),
             progress: AtomicU64::new(0),
             made: now,
@@ -51,8 +54,11 @@ impl Published {
     /// Where the shard stands. It is stuck where it has had work for `patience` and got nowhere: one that waits for its
     /// device counts as one that finds nothing to run.
     pub(super) fn state(&self, now: Instant, patience: Duration) -> State {
-        if self.lost.load(Relaxed) {
-            return State::Lost;
+        match self.standing.state() {
+            Some(State::Loading) => return State::Loading, // whatever became of the one that left
+            _ if self.lost.load(Relaxed) => return State::Lost,
+            Some(state) => return state,
+            None => {}
         }
         // Whoever gives it work says so after the time is set.
         let has_work = self.working.load(Ordering::Acquire) || self.mailed_tokens.load(Ordering::Acquire) > 0;

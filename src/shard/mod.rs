@@ -13,6 +13,8 @@ mod live;
 mod pace;
 mod prefixes;
 mod sequence;
+mod standing;
+mod swap;
 #[cfg(test)]
 mod tests;
 mod thread;

@@ -21,6 +21,10 @@ pub(super) enum Command {
     Submit(Submit),
     /// Nobody wants it any more.
     Cancel(SeqId),
+    /// Give back the calls that have not begun: another shard has taken this one's place.
+    GiveBack,
+    /// Look up: what is wanted of the shard has changed.
+    Wake,
 }
 
 /// A sequence to work on and who wants to hear of it.
@@ -30,6 +34,8 @@ pub(super) struct Submit {
     pub(super) uncached: usize,
     /// Given up when it begins.
     pub(super) place: Place,
+    /// How many sequences its call has.
+    pub(super) together: usize,
     pub(super) events: UnboundedSender<Said>,
 }
 
@@ -67,6 +73,8 @@ pub(super) struct Loop {
 struct Listener {
     events: UnboundedSender<Said>,
     arrived: Instant,
+    /// How many sequences its call has.
+    together: usize,
     /// Until it begins.
     place: Option<Place>,
     /// Its share of the device's time that wasn't told yet.
@@ -115,13 +123,13 @@ impl Loop {
     pub(super) fn run(mut self) {
         crate::cpu::be_nice();
         match catch_unwind(AssertUnwindSafe(|| self.serve())) {
-            Ok(Ok(())) => return,
+            Ok(Ok(())) => return self.show(&ShardLoad::default()),
             Ok(Err(error)) => tracing::error!(shard = %self.name, %error, "the shard is lost: its device failed"),
             Err(_) => tracing::error!(shard = %self.name, "the shard is lost: its thread panicked"),
         }
         self.live.lose();
         self.prefixes.clear();
-        self.metrics.load(&ShardLoad::default());
+        self.show(&ShardLoad::default());
     }
 
     fn serve(&mut self) -> Result<(), DeviceError> {
@@ -142,6 +150,9 @@ impl Loop {
                 Ok(command) => self.take(command),
                 Err(TryRecvError::Disconnected) if self.engine.is_idle() => return Inbox::Closed,
                 Err(TryRecvError::Empty) if self.engine.is_idle() => {
+                    if self.live.standing.leaves_now() {
+                        return Inbox::Closed;
+                    }
                     self.publish(); // a cancellation may be what made it idle
                     self.live.works(false);
                     match self.inbox.recv() {
@@ -156,13 +167,15 @@ impl Loop {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Submit(Submit { submission, uncached, place, events }) => {
+            Command::Submit(Submit { submission, uncached, place, together, events }) => {
                 self.live.works(true);
                 self.live.taken(uncached);
                 let (arrived, place) = (submission.arrived, Some(place));
-                self.listeners.insert(submission.seq, Listener { events, arrived, place, untold: Duration::ZERO, drawn: 0 });
+                self.listeners.insert(submission.seq, Listener { events, arrived, together, place, untold: Duration::ZERO, drawn: 0 });
                 self.engine.submit(submission);
             }
+            Command::GiveBack => self.give_back(),
+            Command::Wake => {}
             Command::Cancel(seq) => {
                 self.engine.cancel(seq);
                 if let Some(listener) = self.listeners.remove(&seq) {
@@ -170,6 +183,21 @@ impl Loop {
                     listener.say(Said::Cancelled { seq, device_time: listener.untold });
                 }
             }
+        }
+    }
+
+    /// Forgets every call that has not begun: its channel closes, and its answer begins anew elsewhere.
+    fn give_back(&mut self) {
+        let waits = |listener: &Listener| listener.place.is_some();
+        let all_wait = |listener: &Listener| {
+            let together = self.listeners.values().filter(|other| waits(other) && other.events.same_channel(&listener.events));
+            together.count() == listener.together
+        };
+        let waiting = self.listeners.iter().filter(|(_, listener)| waits(listener) && all_wait(listener));
+        let waiting: Vec<SeqId> = waiting.map(|(seq, _)| *seq).collect();
+        for seq in waiting {
+            self.engine.cancel(seq);
+            self.listeners.remove(&seq);
         }
     }
 
@@ -220,7 +248,7 @@ impl Loop {
     fn publish(&self) {
         let live = self.engine.live();
         self.live.publish(&live);
-        self.metrics.load(&ShardLoad {
+        self.show(&ShardLoad {
             running: live.running as usize,
             waiting: live.waiting as usize,
             blocks_used: live.blocks_used as usize,
@@ -228,6 +256,13 @@ impl Loop {
             blocks_free: live.blocks_free as usize,
             preemptions: live.preemptions,
         });
+    }
+
+    /// To the metrics, unless another shard has this one's series now.
+    fn show(&self, load: &ShardLoad) {
+        if !self.live.standing.is_replaced() {
+            self.metrics.load(load);
+        }
     }
 
     fn observe(&self) {

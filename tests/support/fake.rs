@@ -6,6 +6,7 @@ use roundhouse::config::{Config, Name, Shard, Weights};
 use roundhouse::engine::fake::Fake;
 use roundhouse::engine::{Limits, Plan};
 use roundhouse::model::gguf::{Gguf, chat_template, vocabulary};
+use roundhouse::model::source::Progress;
 use roundhouse::roundhouse::{Engine, LoadEngine, StartError};
 use roundhouse::text::Text;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -15,7 +16,7 @@ use std::sync::{Arc, Mutex};
 pub(crate) struct Fakes<F>(pub(crate) F);
 
 impl<F: Fn(Limits) -> Fake + Clone + Send + 'static> LoadEngine for Fakes<F> {
-    fn load(&mut self, shard: &Shard) -> Result<Engine, StartError> {
+    fn load(&mut self, shard: &Shard, _: &dyn Progress) -> Result<Engine, StartError> {
         let limits = Limits {
             blocks: 64,
             block_tokens: 16,
@@ -24,12 +25,18 @@ impl<F: Fn(Limits) -> Fake + Clone + Send + 'static> LoadEngine for Fakes<F> {
             max_context: 1024,
         };
         let make = self.0.clone();
-        Ok(Engine { text: text(), limits, digest: [0; 16], build: Box::new(move || Ok(Box::new(make(limits)))) })
+        Ok(Engine { text: text(), limits, digest: digest(shard), build: Box::new(move || Ok(Box::new(make(limits)))) })
     }
 
     fn tokenizer(&mut self, _: &Name, _: &Weights) -> Result<Arc<Text>, StartError> {
         Ok(text())
     }
+}
+
+/// Of shards of the same weights the same one.
+pub(crate) fn digest(shard: &Shard) -> [u8; 16] {
+    let hash = blake3::hash(format!("{} {}", shard.weights, shard.quantize).as_bytes());
+    hash.as_bytes()[..16].try_into().expect("a hash is longer than that")
 }
 
 /// The tiny model's tokenizer and ChatML template.
@@ -65,7 +72,7 @@ impl Stepping {
                 wait(&gated.lock().expect("no test panics with it"));
             })
         };
-        Self { server: server::with(config, &mut Fakes(make)), plans, gate }
+        Self { server: server::with(config, Fakes(make)), plans, gate }
     }
 
     /// Lets this many more steps run.

@@ -26,19 +26,19 @@ pub(crate) fn config() -> Config {
 }
 
 /// Starts a server whose engines come from `engines`.
-pub(crate) fn with(config: Config, engines: &mut dyn LoadEngine) -> Server {
+pub(crate) fn with(config: Config, engines: impl LoadEngine + Send + 'static) -> Server {
     of_file(config, None, engines)
 }
 
 /// As [`with`], for a configuration from a file, which is watched.
-pub(crate) fn of_file(config: Config, file: Option<PathBuf>, engines: &mut dyn LoadEngine) -> Server {
+pub(crate) fn of_file(config: Config, file: Option<PathBuf>, engines: impl LoadEngine + Send + 'static) -> Server {
     let listeners = Listeners::bind(&config).expect("a port of the system's choice is free");
-    start(Arc::new(config), file, engines, listeners).expect("the server starts")
+    start(Arc::new(config), file, Box::new(engines), listeners).expect("the server starts")
 }
 
 /// Starts a server with the default model.
 pub(crate) fn real() -> Server {
     let config = config();
-    let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
-    with(config, &mut models)
+    let models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+    with(config, models)
 }

@@ -53,8 +53,8 @@ impl Place {
     /// A server in this process.
     pub(crate) fn start(&self) -> server::Server {
         let config = Config::parse(&self.text(), &self.file()).expect("the configuration is valid");
-        let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
-        server::with(config, &mut models)
+        let models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+        server::with(config, models)
     }
 
     /// A server in this process that watches its file.
@@ -71,8 +71,8 @@ impl Place {
     /// A server in this process that watches `file`, which holds or links to this configuration.
     pub(crate) fn watched(&self, file: PathBuf) -> server::Server {
         let config = Config::load(&file).expect("the configuration is valid");
-        let mut models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
-        server::of_file(config, Some(file), &mut models)
+        let models = Models::new(&config, &Environment::from_process(), &Silent).expect("the device opens");
+        server::of_file(config, Some(file), models)
     }
 
     /// What the configuration file says.

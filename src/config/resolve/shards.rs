@@ -5,7 +5,9 @@ use super::{Resolver, or, or_nearest};
 use crate::config::problem::join;
 use crate::config::raw::{self, Given, Named};
 use crate::config::units::{Bytes, Time};
-use crate::config::{Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Upstream, Variant, Weights};
+use crate::config::{
+    Device, KvCache, KvDtype, Model, Name, Quantize, SamplingDefaults, Shard, SharePrefixes, Swap, Upstream, Variant, Weights,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -64,6 +66,7 @@ fn shard(name: Name, weights: Weights, sha256: Option<[u8; 32]>, raw: raw::Shard
         max_sequences: or(raw.max_sequences, SEQUENCES).get(),
         max_waiting: or(raw.max_waiting, WAITING).get(),
         stuck_after: or(raw.stuck_after, Time(STUCK_AFTER)).0,
+        swap: or(raw.swap, Swap::Beside),
     }
 }
 
