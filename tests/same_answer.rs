@@ -74,6 +74,7 @@ impl Bench {
             self.engine.submit(Submission {
                 seq,
                 prompt: self.prompts[request.prompt].clone().into(),
+                output: [].into(),
                 max_tokens: TOKENS,
                 sampling,
                 ignore_stop: false,

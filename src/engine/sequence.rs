@@ -18,7 +18,9 @@ pub struct Submission {
     pub seq: SeqId,
     /// Its prompt, at least one token.
     pub prompt: Box<[TokenId]>,
-    /// Most tokens to draw, at least 1.
+    /// Tokens that it has drawn already, elsewhere; usually none.
+    pub output: Box<[TokenId]>,
+    /// Most tokens to draw, at least 1, those of `output` included.
     pub max_tokens: u32,
     /// How they are drawn.
     pub sampling: Sampling,
@@ -101,24 +103,27 @@ pub(super) struct Sequence {
 impl Sequence {
     /// A waiting sequence; `None` if there is nothing to compute or no room for a token within `most` tokens.
     pub(super) fn new(submission: Submission, most: usize, pool: &mut BlockPool) -> Option<Self> {
-        let Submission { seq, prompt, max_tokens, sampling, ignore_stop, score_prompt, salt, party, arrived } = submission;
+        let Submission { seq, prompt, output, max_tokens, sampling, ignore_stop, score_prompt, salt, party, arrived } = submission;
         let limit = prompt.len().saturating_add(max_tokens as usize).min(most);
-        if prompt.is_empty() || prompt.len() >= limit {
+        if prompt.is_empty() || prompt.len() + output.len() >= limit {
             return None;
         }
+        let known = prompt.len();
+        let mut tokens = prompt.into_vec();
+        tokens.extend_from_slice(&output);
         let mut sequence = Self {
             id: seq,
             sampling,
             ignore_stop,
             score_prompt,
-            prompt: prompt.len(),
+            prompt: known,
             scored: 0,
             arrived,
             party,
             rank: Rank::default(),
             uncached: 0,
             ahead: 0,
-            tokens: prompt.into_vec(),
+            tokens,
             computed: 0,
             limit,
             table: BlockTable::default(),

@@ -75,6 +75,7 @@ impl Bench {
         self.engine.submit(Submission {
             seq,
             prompt: prompt.into(),
+            output: [].into(),
             max_tokens,
             sampling,
             ignore_stop: false,

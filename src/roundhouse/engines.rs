@@ -8,7 +8,7 @@ use crate::engine::{Limits, Settings};
 use crate::metrics::Metrics;
 use crate::model;
 use crate::model::source::{Progress, Sources};
-use crate::shard::{self, BuildExecutor, Shard};
+use crate::shard::{self, BuildExecutor, Shard, Siblings};
 use crate::text::Text;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,7 +108,13 @@ impl Progress for Both<'_> {
 }
 
 /// Starts the thread of a loaded engine.
-pub(super) fn start_shard(shard: &config::Shard, engine: Engine, metrics: &Metrics, clock: &Clock) -> Result<Arc<Shard>, StartError> {
+pub(super) fn start_shard(
+    shard: &config::Shard,
+    engine: Engine,
+    siblings: &Siblings,
+    metrics: &Metrics,
+    clock: &Clock,
+) -> Result<Arc<Shard>, StartError> {
     let mut hash_key = [0; 32];
     // A key of this shard's life: nobody outside can construct prompts whose blocks collide.
     getrandom::fill(&mut hash_key).map_err(|error| StartError::Random(error.to_string()))?;
@@ -122,6 +128,7 @@ pub(super) fn start_shard(shard: &config::Shard, engine: Engine, metrics: &Metri
         share_prefixes: shard.share_prefixes,
         max_waiting: shard.max_waiting,
         stuck_after: shard.stuck_after,
+        siblings: siblings.clone(),
         build,
         metrics: metrics.shard(&shard.name),
         clock: clock.clone(),

@@ -8,6 +8,7 @@ use crate::call::{Call, Error, Event, Message, Outcome, Prompt, Record, Sampling
 use crate::clock::Clock;
 use crate::config::{self, Config, Name};
 use crate::metrics::Metrics;
+use crate::shard::Siblings;
 use crate::text::TextError;
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ pub fn generate(
     let shard = shard.ok_or_else(|| GenerateError::NoModel(request.model.clone()))?;
     let clock = Clock::system();
     let engine = engines.load(shard, &Loading::default())?;
-    let shard = start_shard(shard, engine, &Metrics::new(), &clock)?;
+    let shard = start_shard(shard, engine, &Siblings::default(), &Metrics::new(), &clock)?;
     let turn = |role: &str, content: &str| Message { role: role.into(), content: content.into(), name: None };
     let system = variant.system.iter().map(|system| turn("system", system));
     let messages: Vec<_> = system.chain([turn("user", &request.prompt)]).collect();

@@ -13,7 +13,7 @@ use crate::config::{Config, ConfigError, Name, Weights};
 use crate::gateway::{Parts, Stack};
 use crate::metrics::Metrics;
 use crate::route::Experiments;
-use crate::shard::Shard;
+use crate::shard::{Shard, Siblings};
 use crate::tenant::{Accounts, Credentials, Keys};
 use crate::text::Text;
 use crate::upstream::Upstreams;
@@ -39,7 +39,9 @@ pub(super) struct Lasting {
     pub(super) tls: Certified,
     /// Makes engines; one reload at a time.
     pub(super) engines: Mutex<Box<dyn LoadEngine + Send>>,
-    /// Those that are being made.
+    /// Shards that live, those of older configurations among them.
+    pub(super) siblings: Siblings,
+    /// Engines that are being made.
     pub(super) loads: Loads,
 }
 

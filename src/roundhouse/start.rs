@@ -12,7 +12,7 @@ use crate::config::{Config, Name};
 use crate::gateway::Gateway;
 use crate::metrics::Metrics;
 use crate::route::Experiments;
-use crate::shard::Shard;
+use crate::shard::{Shard, Siblings};
 use crate::tenant::{Accounts, Credentials};
 use crate::upstream::{Upstream, Upstreams};
 use std::net::SocketAddr;
@@ -49,7 +49,18 @@ pub fn start(
     let experiments = Arc::new(Experiments::new(metrics.clone(), clock.clone()));
     let (public, private) = (tls.public.clone(), tls.admin.clone());
     let (engines, loads) = (Mutex::new(engines), Loads::default());
-    let lasting = Lasting { clock, metrics: metrics.clone(), accounts, credentials, experiments, upstreams, tls, engines, loads };
+    let lasting = Lasting {
+        clock,
+        metrics: metrics.clone(),
+        accounts,
+        credentials,
+        experiments,
+        upstreams,
+        tls,
+        engines,
+        siblings: Siblings::default(),
+        loads,
+    };
     let mut present = Present { shards: Shards::new(), texts: Texts::new() };
     for (name, shard) in &config.shards {
         present.shards.insert(name.clone(), lasting.load(shard, false)?);

@@ -130,7 +130,8 @@ impl Lasting {
         std::thread::scope(|scope| {
             let started = scope.spawn(|| {
                 let engine = scope.spawn(|| self.load_engine(shard, warm, &listed.loading)).join();
-                let started = start_shard(shard, engine.map_err(|_| lost("loading it panicked"))??, &self.metrics, &self.clock)?;
+                let engine = engine.map_err(|_| lost("loading it panicked"))??;
+                let started = start_shard(shard, engine, &self.siblings, &self.metrics, &self.clock)?;
                 if warm {
                     listed.loading.start(None, &format!("warming {}", shard.name));
                     started.warm().map_err(|error| StartError::Shard { shard: shard.name.clone(), error })?;

@@ -1,8 +1,10 @@
 //! The async side of one call: tokens from the shard's thread become text events.
 
+use super::handle::Shard;
 use super::sequence::Sequence;
+use super::siblings::Siblings;
 use super::thread::{Command, Said};
-use crate::call::{Error, Event, Finish, Record, TokenId, Usage};
+use crate::call::{Call, Error, Event, Finish, TokenId, Usage};
 use crate::config::Name;
 use crate::engine::{Logprob, SeqId};
 use futures_util::Stream;
@@ -19,10 +21,15 @@ pub(super) struct Answer {
     backend: Name,
     said: UnboundedReceiver<Said>,
     mailbox: mpsc::Sender<Command>,
-    /// Gets what was used and not reported, where the client leaves in the middle.
-    record: Record,
+    /// What is answered. Its record gets what was used and not reported, where the client leaves in the middle.
+    pub(super) call: Call,
+    siblings: Siblings,
+    /// Of the shard; one of the same can go on.
+    digest: [u8; 16],
+    /// How often another shard has gone on with it.
+    moves: u32,
     /// Choices that have not ended.
-    running: HashMap<SeqId, Sequence>,
+    pub(super) running: HashMap<SeqId, Sequence>,
     /// Sequences of choices that a stop string ended, until the shard says what their last step took.
     stopped: HashSet<SeqId>,
     /// Cached tokens of each prompt, once its first choice has started.
@@ -32,17 +39,23 @@ pub(super) struct Answer {
     lost: bool,
 }
 
+/// How often other shards go on with one answer. A request that brings down whoever computes it mustn't bring down all.
+const MOST_MOVES: u32 = 2;
+
 // === impl Answer ===
 
 impl Answer {
-    pub(super) fn new(backend: Name, said: UnboundedReceiver<Said>, mailbox: mpsc::Sender<Command>, record: Record) -> Self {
+    pub(super) fn new(shard: &Shard, said: UnboundedReceiver<Said>, call: Call) -> Self {
         // A backend that was lost at this call has had its share of a device, too.
-        let device_time = record.lock().usage.device_time;
+        let device_time = call.record.lock().usage.device_time;
         Self {
-            backend,
+            backend: shard.name.clone(),
             said,
-            mailbox,
-            record,
+            mailbox: shard.mailbox.clone(),
+            call,
+            siblings: shard.siblings.clone(),
+            digest: shard.digest,
+            moves: 0,
             running: HashMap::new(),
             stopped: HashSet::new(),
             cached: Vec::new(),
@@ -74,6 +87,30 @@ impl Answer {
         }
         self.events.push_front(Event::Usage(Usage { completion_tokens: 0, ..self.usage }));
         Ok(())
+    }
+
+    /// Where the shard is lost in the middle, an equal one goes on: what it draws depends on the tokens so far, the seed and
+    /// the position, so the client sees nothing but a pause. False where there is none, or none any more.
+    fn go_on(&mut self) -> bool {
+        if self.moves == MOST_MOVES {
+            return false;
+        }
+        let Some(next) = self.siblings.equal(self.digest, &self.call) else { return false };
+        self.moves += 1;
+        next.take_over(self);
+        true
+    }
+
+    /// From now on `shard` says what becomes of these choices.
+    pub(super) fn move_to(&mut self, shard: &Shard, said: UnboundedReceiver<Said>, running: HashMap<SeqId, Sequence>) {
+        self.stopped.clear(); // their ends are known; what their last step took nobody will say
+        let lost = std::mem::replace(&mut self.backend, shard.name.clone());
+        let mut notes = self.call.record.lock();
+        notes.failed.push((lost, "was lost".to_owned()));
+        notes.attempts += 1;
+        notes.backend = Some(shard.name.clone());
+        drop(notes);
+        (self.said, self.mailbox, self.running) = (said, shard.mailbox.clone(), running);
     }
 
     fn loss(&mut self) -> Error {
@@ -181,6 +218,7 @@ impl Stream for Answer {
                     answer.stopped.clear();
                     answer.events.push_back(Event::Usage(answer.usage));
                 }
+                Poll::Ready(None) if answer.go_on() => {}
                 Poll::Ready(None) => return Poll::Ready(Some(Err(answer.loss()))),
                 Poll::Pending => return Poll::Pending,
             }
@@ -196,6 +234,6 @@ impl Drop for Answer {
         while let Ok(said) = self.said.try_recv() {
             self.usage.device_time += said.device_time();
         }
-        self.record.lock().usage.device_time = self.usage.device_time;
+        self.call.record.lock().usage.device_time = self.usage.device_time;
     }
 }

@@ -4,13 +4,13 @@ use super::answer::Answer;
 use super::door::{Door, Place};
 use super::live::Published;
 use super::prefixes::Prefixes;
-use super::sequence::Sequence;
-use super::thread::{Command, Loop, Submit};
+use super::siblings::Siblings;
+use super::thread::{Command, Loop};
 use crate::backend::{Backend, Offer, State};
-use crate::call::{Call, Error, Prompt, Reply, Sampling, TokenId};
+use crate::call::{Call, Error, Prompt, Reply};
 use crate::clock::Clock;
 use crate::config::{Name, SharePrefixes};
-use crate::engine::{self, DeviceError, Executor, Limits, Party, Salt, SeqId, Settings, Shaping, Submission};
+use crate::engine::{self, DeviceError, Executor, Limits, Salt, Settings};
 use crate::metrics::ShardMetrics;
 use crate::text::Text;
 use futures_util::future::BoxFuture;
@@ -18,7 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
-use tokio::sync::mpsc::unbounded_channel;
 
 /// Builds an executor; called on the shard's thread, where the executor stays.
 pub type BuildExecutor = Box<dyn FnOnce() -> Result<Box<dyn Executor>, DeviceError> + Send>;
@@ -39,6 +38,8 @@ pub struct Parts {
     pub max_waiting: u32,
     /// How long it may have work and get nowhere before it counts as stuck.
     pub stuck_after: Duration,
+    /// The shards of this process, which go on with each other's answers where one is lost.
+    pub siblings: Siblings,
     /// Makes the executor.
     pub build: BuildExecutor,
     /// Where its live state goes.
@@ -49,7 +50,7 @@ pub struct Parts {
 
 /// One running engine. Dropping the last handle ends its thread once what runs has ended.
 pub struct Shard {
-    name: Name,
+    pub(super) name: Name,
     pub(super) text: Arc<Text>,
     limits: Limits,
     share_prefixes: SharePrefixes,
@@ -57,11 +58,13 @@ pub struct Shard {
     pub(super) mailbox: mpsc::Sender<Command>,
     pub(super) door: Arc<Door>,
     pub(super) live: Arc<Published>,
-    prefixes: Arc<Prefixes>,
+    pub(super) prefixes: Arc<Prefixes>,
+    /// Where one is found that goes on with its answers.
+    pub(super) siblings: Siblings,
     stuck_after: Duration,
     /// Whether it was stuck when somebody looked last.
     was_stuck: AtomicBool,
-    next_seq: AtomicU64,
+    pub(super) next_seq: AtomicU64,
     /// The equal one that has taken its place.
     pub(super) successor: Arc<OnceLock<Weak<Shard>>>,
     pub(super) clock: Clock,
@@ -78,7 +81,7 @@ impl Shard {
     /// # Errors
     /// The thread can't be started or the executor can't be built.
     pub fn start(parts: Parts) -> Result<Arc<Self>, DeviceError> {
-        let Parts { name, text, limits, settings, share_prefixes, max_waiting, stuck_after, build, metrics, clock } = parts;
+        let Parts { name, text, limits, settings, share_prefixes, max_waiting, stuck_after, siblings, build, metrics, clock } = parts;
         let (mailbox, inbox) = mpsc::channel();
         let digest = settings.model;
         let live = Arc::new(Published::new(limits, clock.now()));
@@ -98,7 +101,7 @@ impl Shard {
         let thread = std::thread::Builder::new().name(format!("shard {name}"));
         thread.spawn(run).map_err(|error| DeviceError(format!("no thread for shard {name}: {error}")))?;
         outcome.recv().unwrap_or_else(|_| Err(DeviceError(format!("shard {name} panicked while it built its executor"))))?;
-        Ok(Arc::new(Self {
+        let shard = Arc::new(Self {
             name,
             text,
             limits,
@@ -108,12 +111,15 @@ impl Shard {
             door: Arc::new(Door::new(max_waiting)),
             live,
             prefixes,
+            siblings: siblings.clone(),
             stuck_after,
             was_stuck: AtomicBool::new(false),
             next_seq: AtomicU64::new(0),
             successor: Arc::default(),
             clock,
-        }))
+        });
+        siblings.join(&shard);
+        Ok(shard)
     }
 
     /// The model's tokenizer and template.
@@ -148,11 +154,11 @@ impl Shard {
         (running, waiting.max(self.door.waiting()))
     }
 
-    fn lost(&self) -> Error {
+    pub(super) fn lost(&self) -> Error {
         Error::ShardLost { backend: self.name.to_string() }
     }
 
-    fn salt(&self, call: &Call) -> Salt {
+    pub(super) fn salt(&self, call: &Call) -> Salt {
         let mut salt = [0; 16];
         if self.share_prefixes == SharePrefixes::Tenant {
             salt.copy_from_slice(&blake3::hash(call.tenant.name.as_str().as_bytes()).as_bytes()[..16]);
@@ -160,62 +166,10 @@ impl Shard {
         Salt(salt)
     }
 
-    /// How the engine draws a choice.
-    fn sampling(&self, sampling: &Sampling, prompt: &Prompt, choice: u32) -> engine::Sampling {
-        let withheld: &[TokenId] = if sampling.min_tokens > 0 && !sampling.ignore_eos { self.text.stop_tokens() } else { &[] };
-        let shaping = Shaping {
-            bias: sampling.logit_bias.as_slice().into(),
-            repetition: sampling.repetition_penalty,
-            frequency: sampling.frequency_penalty,
-            presence: sampling.presence_penalty,
-            withheld: withheld.into(),
-            withheld_until: prompt.ids.len() as u32 + sampling.min_tokens,
-        };
-        engine::Sampling {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            seed: sampling.seed,
-            choice,
-            shaping: (!shaping.is_neutral()).then(|| Box::new(shaping)),
-            logprobs: sampling.logprobs,
-        }
-    }
-
     /// A place for each of a call's sequences.
     fn enter(&self, call: &Call) -> Result<Vec<Place>, Error> {
         let places = self.door.enter(&call.tenant.name, sequences(call));
         places.ok_or_else(|| Error::Overloaded { model: call.model.name.to_string(), retry_after: self.room_in() })
-    }
-
-    fn submit(&self, call: &Call, places: Vec<Place>) -> Result<Answer, Error> {
-        let sampling = &call.sampling;
-        let (together, mut places) = (places.len(), places.into_iter());
-        let (events, inbox) = unbounded_channel();
-        let salt = self.salt(call);
-        let mut answer = Answer::new(self.name.clone(), inbox, self.mailbox.clone(), call.record.clone());
-        for (index, prompt) in call.prompts.iter().enumerate() {
-            for (i, place) in (0..sampling.n).zip(places.by_ref()) {
-                let seq = SeqId(self.next_seq.fetch_add(1, Relaxed));
-                let choice = index as u32 * sampling.n + i;
-                answer.expect(seq, Sequence::new(choice, index, prompt, &self.text, sampling));
-                let submission = Submission {
-                    seq,
-                    prompt: prompt.ids.as_ref().into(),
-                    max_tokens: sampling.max_tokens.max(1), // a prompt alone is computed as well
-                    sampling: self.sampling(sampling, prompt, choice),
-                    ignore_stop: sampling.ignore_eos,
-                    score_prompt: sampling.echo && sampling.logprobs.is_some(),
-                    salt,
-                    party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.class },
-                    arrived: self.clock.now(),
-                };
-                let uncached = prompt.ids.len() - self.prefixes.cached_tokens(&salt, &prompt.ids);
-                self.mail(Submit { submission, uncached, place, together, events: events.clone() })?;
-            }
-        }
-        Ok(answer)
     }
 
     /// How many of a call's prompt tokens are in the cache. Log-probabilities of a prompt need all of it computed.
@@ -225,12 +179,6 @@ impl Shard {
         }
         let salt = self.salt(call);
         call.prompts.iter().map(|prompt| self.prefixes.cached_tokens(&salt, &prompt.ids)).sum()
-    }
-
-    /// Sends one sequence to the thread.
-    pub(super) fn mail(&self, submit: Submit) -> Result<(), Error> {
-        self.live.mailed(submit.uncached, submit.submission.arrived);
-        self.mailbox.send(Command::Submit(submit)).map_err(|_| self.lost())
     }
 
     /// Waits for the first content. Where the shard gives the call back, the one that has its place begins it anew.

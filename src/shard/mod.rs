@@ -13,10 +13,13 @@ mod live;
 mod pace;
 mod prefixes;
 mod sequence;
+mod siblings;
 mod standing;
+mod submit;
 mod swap;
 #[cfg(test)]
 mod tests;
 mod thread;
 
 pub use handle::{BuildExecutor, Parts, Shard};
+pub use siblings::Siblings;

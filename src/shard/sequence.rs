@@ -16,6 +16,8 @@ pub(super) struct Sequence {
     stops: StopStrings,
     /// Tokens before stop strings are looked for.
     unstoppable: u32,
+    /// The tokens it was given so far.
+    pub(super) drawn: Vec<TokenId>,
     /// Text decoded from a token, before stop strings are looked for.
     decoded: String,
     /// The prompt, until it has been sent back.
@@ -44,9 +46,22 @@ impl Sequence {
             detokenizer: text.detokenizer(),
             stops: StopStrings::new(&sampling.stop),
             unstoppable: sampling.min_tokens,
+            drawn: Vec::new(),
             decoded: String::new(),
             echo: sampling.echo.then(echo),
             prompt_only: sampling.max_tokens == 0,
+        }
+    }
+
+    /// Whether the prompt has still to be sent back.
+    pub(super) fn wants_echo(&self) -> bool {
+        self.echo.is_some()
+    }
+
+    /// Another shard computes it from the beginning: its prompt's log-probabilities come again.
+    pub(super) fn restart(&mut self) {
+        if let Some(known) = self.echo.as_mut().and_then(|echo| echo.logprobs.as_mut()) {
+            known.truncate(1);
         }
     }
 
@@ -93,6 +108,7 @@ impl Sequence {
     /// The text that `id` lets out, and whether a stop string is complete.
     pub(super) fn push(&mut self, id: TokenId) -> (String, bool) {
         let mut text = String::new();
+        self.drawn.push(id);
         if self.unstoppable > 0 {
             self.unstoppable -= 1;
             self.detokenizer.push(id, &mut text);

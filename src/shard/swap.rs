@@ -26,6 +26,7 @@ impl Shard {
         let submission = Submission {
             seq: SeqId(u64::MAX), // no request gets there
             prompt: [0].into(),
+            output: [].into(),
             max_tokens: 1,
             sampling: Sampling::greedy(),
             ignore_stop: false,

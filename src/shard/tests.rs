@@ -42,6 +42,7 @@ impl Bench {
             share_prefixes: SharePrefixes::Tenant,
             max_waiting,
             stuck_after: STUCK_AFTER,
+            siblings: Siblings::default(),
             build: Box::new(move || Ok(Box::new(fake(Fake::new(LIMITS))))),
             metrics: metrics.shard(&"smol".into()),
             clock,

@@ -25,6 +25,7 @@ impl Race {
         let submission = Submission {
             seq: SeqId(seq),
             prompt: ask.prompt.into(),
+            output: [].into(),
             max_tokens,
             sampling: Bench::sampling(0.0, 0),
             ignore_stop: false,
