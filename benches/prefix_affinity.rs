@@ -111,6 +111,7 @@ fn shard(name: &str, text: &Arc<Text>, blocks: u32, busy: Arc<AtomicU64>) -> Arc
         share_prefixes: SharePrefixes::All,
         max_waiting: 10_000,
         stuck_after: Duration::from_secs(60),
+        siblings: roundhouse::shard::Siblings::default(),
         build: Box::new(move || Ok(Box::new(Sleeping { limits, drawn: 0, busy: Duration::ZERO, total: busy }))),
         metrics: Metrics::new().shard(&name.into()),
         clock: Clock::system(),

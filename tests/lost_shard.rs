@@ -4,7 +4,9 @@
 
 mod support;
 
+use roundhouse::backend::{Backend, State};
 use roundhouse::config::{Config, Environment, Name, Shard, Weights};
+use roundhouse::engine::fake::Fake;
 use roundhouse::engine::{DeviceError, Executor, Limits, Plan, Sampled, Ticket};
 use roundhouse::model::source::Progress;
 use roundhouse::roundhouse::{Engine, LoadEngine, Models, StartError};
@@ -15,6 +17,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use support::Silent;
 use support::client::Client;
+use support::fake::Fakes;
 use support::server::{self, KEY, Server};
 use support::tiny_model::{self, TinyModel};
 
@@ -186,4 +189,34 @@ async fn where_the_other_one_isn_t_equal_a_stream_ends_with_an_error() {
     }
     assert!(last.contains("\"code\":\"backend_unavailable\""), "{last}");
     assert_eq!(client.post("/v1/chat/completions", &body(1)).await.header("x-roundhouse-backend"), Some("b"));
+}
+
+#[tokio::test]
+async fn a_request_that_brings_down_whoever_computes_it_does_not_bring_down_all() {
+    let mut config = server::config();
+    let model = Arc::make_mut(config.models.values_mut().next().unwrap());
+    let names: Vec<Name> = ["smol-q4", "b", "c", "d", "e"].map(Name::from).into();
+    model.variants.values_mut().for_each(|variant| variant.backends = names.clone().into());
+    let shard = config.shards.values().next().unwrap().clone();
+    for name in &names[1..] {
+        config.shards.insert(name.clone(), Arc::new(Shard { name: name.clone(), ..Shard::clone(&shard) }));
+    }
+    let make = |limits| {
+        let mut steps = 0;
+        Fake::new(limits).observed(move |_| {
+            steps += 1;
+            assert!(steps < 4, "a bug, as this test wants it");
+        })
+    };
+    let server = server::with(config, Fakes(make));
+    let body = json!({ "model": "default", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 60, "ignore_eos": true, "stream": true });
+    let mut stream = Client::new(server.address(), Some(KEY)).stream("/v1/chat/completions", &body).await;
+    let (mut last, mut events) = (String::new(), 0);
+    while let Some(event) = stream.next().await {
+        (last, events) = (event, events + 1);
+    }
+    assert!(last.contains("\"code\":\"backend_unavailable\""), "{last}");
+    assert!(events > 3, "more than one shard has said: {events}");
+    let lost = server.shards().filter(|shard| shard.state() == State::Lost).count();
+    assert_eq!(lost, 3);
 }
