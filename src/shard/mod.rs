@@ -5,6 +5,9 @@
 //! Shard::call ──door──► Submit ──► mailbox ──► thread: engine.step() ──Token, Ended──► Answer: detokenize, match stops ──► Reply
 //!      └─ reply dropped ──Cancel──►
 //! ```
+//!
+//! Where the thread dies in the middle, the answer goes on at an equal shard among its [`Siblings`]; where another shard takes
+//! this one's place, what has not begun is given back and begins there.
 
 mod answer;
 mod door;
