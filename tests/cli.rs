@@ -41,6 +41,24 @@ fn check_prints_what_would_run() {
 }
 
 #[test]
+fn check_says_what_each_tenant_and_key_may_have() {
+    let tenants = "[tenants.acme]\nlimits = { requests_per_minute = 600, concurrent = 32, models = { \"smollm2-135m\" = { tokens_per_minute = 9000 } } }\n\
+         quota = [{ tokens = 1_000_000, per = \"day\", timezone = \"Europe/Berlin\" }, { cost = 2.5, per = \"month\", hard = false }]\n\
+         keys = [{ name = \"ci\", hash = \"HASH\" }]\n[tenants.other]\n";
+    config_with(&tenants.replace("HASH", &"ab".repeat(32)), |file| {
+        let output = roundhouse(&["check", "--config", file]);
+        let all = "all models, 600 requests/min, 32 at once, 9000 tokens/min of smollm2-135m, 1000000 tokens a day in Europe/Berlin";
+        for expected in [
+            &format!("tenant  acme: {all}, cost of 2.5 a month (soft)\n"),
+            "key     acme/ci: as its tenant\n",
+            "tenant  other: all models, unlimited\n",
+        ] {
+            assert!(out(&output).contains(expected), "{expected}\n{}{}", out(&output), err(&output));
+        }
+    });
+}
+
+#[test]
 fn check_fails_with_the_place_of_every_problem() {
     config_with("[server]\nlistn = \"127.0.0.1:1\"\n[devices.cpu]\nisa = \"avx3\"\n", |file| {
         let output = roundhouse(&["check", "--config", file]);

@@ -121,6 +121,17 @@ fn what_the_command_line_cant_do_to_keys_is_said() {
 }
 
 #[tokio::test]
+async fn a_key_made_with_limits_of_its_own_has_them() {
+    let place = Place::new(ACME);
+    let server = place.start();
+    let few = keys(&place, &["new", "--tenant", "acme", "--name", "few", "--requests-per-minute", "1"]);
+    let few = client(&server, printed(&few));
+    until(&few, 200).await;
+    assert_eq!(ask(&few).await.status, 429);
+    stop(server).await;
+}
+
+#[tokio::test]
 async fn what_an_operator_does_to_a_key_counts_at_the_next_request() {
     let place = Place::new(ACME);
     let server = place.start();

@@ -244,7 +244,7 @@ async fn a_stop_refuses_newcomers_says_so_and_finishes_what_runs() {
     let (address, admin) = (stepping.server.address(), stepping.server.admin_address());
     let client = Client::new(address, Some(KEY));
     stepping.let_run(1);
-    let body = json!({ "model": "default", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 5, "stream": true });
+    let body = json!({ "model": "default", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 5, "ignore_eos": true, "stream": true });
     let stream = client.stream("/v1/chat/completions", &body).await;
     let Stepping { server, gate, .. } = stepping;
     let stopped = std::thread::spawn(move || server.stop());

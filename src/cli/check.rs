@@ -1,9 +1,11 @@
 //! `roundhouse check`
 
+mod allowance;
 mod explain;
 
 use super::CliError;
-use crate::config::{ClientAuth, Config, ConfigError, Key, KeySource, Ledger, LimitStore, Limits, Store, Tls};
+use crate::config::{ClientAuth, Config, ConfigError, Key, KeySource, Ledger, LimitStore, Store, Tls};
+use allowance::allowance;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -89,9 +91,15 @@ fn summary(config: &Config, out: &mut impl Write) -> io::Result<()> {
     }
     for (name, tenant) in &config.tenants {
         let models = tenant.models.as_ref().map_or("all models".to_owned(), |models| format!("models [{}]", list(models)));
-        writeln!(out, "tenant  {name}: {models}, {}", limit(&tenant.limits))?;
+        writeln!(out, "tenant  {name}: {models}, {}", allowance(&tenant.limits, &tenant.quotas).unwrap_or_else(|| "unlimited".to_owned()))?;
         for key in &tenant.keys {
-            writeln!(out, "key     {name}/{}: {}{}", key.name, limit(&key.limits), confined(key))?;
+            writeln!(
+                out,
+                "key     {name}/{}: {}{}",
+                key.name,
+                allowance(&key.limits, &key.quotas).unwrap_or_else(|| "as its tenant".to_owned()),
+                confined(key)
+            )?;
         }
     }
     for issuer in &config.auth.jwt {
@@ -124,10 +132,6 @@ fn stores(store: &Store) -> String {
 
 fn list(items: &[impl ToString]) -> String {
     items.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
-fn limit(limits: &Limits) -> String {
-    limits.all.requests_per_minute.map_or("requests unlimited".to_owned(), |limit| format!("{limit} requests/min"))
 }
 
 /// What a key is confined to, behind a comma each.

@@ -2,7 +2,7 @@
 
 use super::CliError;
 use crate::clock::Clock;
-use crate::config::{self, Config, Endpoint, Moment, Name, Network};
+use crate::config::{self, Config, Endpoint, Limit, Limits, Moment, Name, Network};
 use crate::tenant::{self, Credentials, Grant, Listed, NewKey};
 use serde_json::json;
 use std::io::Write;
@@ -45,6 +45,18 @@ pub(super) struct New {
     /// The networks it may come from, such as 10.0.0.0/8.
     #[arg(long, value_delimiter = ',', value_parser = Network::from_str, requires = "config")]
     networks: Option<Vec<Network>>,
+    /// Most requests a minute.
+    #[arg(long, value_name = "N", requires = "config")]
+    requests_per_minute: Option<u32>,
+    /// Most prompt and generated tokens a minute.
+    #[arg(long, value_name = "N", requires = "config")]
+    tokens_per_minute: Option<u64>,
+    /// Most prompt and output tokens of one request.
+    #[arg(long, value_name = "N", requires = "config")]
+    tokens_per_request: Option<u64>,
+    /// Most requests at work at once.
+    #[arg(long, value_name = "N", requires = "config")]
+    concurrent: Option<u32>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -115,9 +127,12 @@ impl Keys {
 
 impl New {
     fn run(self) -> Result<(), CliError> {
-        let Self { config, tenant, name, expires, models, endpoints, networks, json } = self;
+        let Self { config, tenant, name, expires, models, endpoints, networks, json, .. } = self;
+        let Self { requests_per_minute, tokens_per_minute, tokens_per_request, concurrent, .. } = self;
         let (Some(config), Some(name)) = (config, name) else { return print_for_file(&tenant, &tenant::new_key()?, json) };
-        let grant = Grant { models, endpoints, networks, expires, ..Grant::default() };
+        let limit = Limit { requests_per_minute, tokens_per_minute, concurrent, tokens_per_request };
+        let limits = Limits { all: limit, ..Limits::default() };
+        let grant = Grant { models, endpoints, networks, expires, limits };
         let key = block_on(open(&config)?.make(&tenant, &name, grant))??;
         print_secret(&tenant, &name, &key, json)
     }

@@ -153,10 +153,10 @@ impl Database {
     pub(super) async fn commit(&mut self, group: &Group) -> Result<(), sqlx::Error> {
         let replica = self.place.replica;
         let mut transaction = self.connection.begin().await?;
-        for (rows, sql) in pieces(&group.rows, &schema::INSERT_ROWS) {
+        for (rows, sql) in pieces(&group.rows, schema::INSERT_ROWS.of(self.place.kind)) {
             bind_all(sqlx::query(sql), replica, rows).execute(&mut *transaction).await?;
         }
-        for (rows, sql) in pieces(&group.open, &schema::UPSERT_OPEN) {
+        for (rows, sql) in pieces(&group.open, schema::UPSERT_OPEN.of(self.place.kind)) {
             bind_all(sqlx::query(sql), replica, rows).execute(&mut *transaction).await?;
         }
         for seq in &group.closed {

@@ -1,7 +1,7 @@
 //! The ledger's tables and statements, the same for SQLite and Postgres. Times are Unix microseconds, money nano-units,
 //! device time nanoseconds; what isn't known is an empty text.
 
-use std::fmt::Write;
+use super::database::Kind;
 use std::sync::LazyLock;
 
 /// Columns of a request, ended or in flight.
@@ -34,17 +34,24 @@ pub(super) const HAS_RULE_SQLITE: &str = "SELECT COUNT(*) FROM pragma_table_info
 pub(super) const ADD_RULE_SQLITE: [&str; 2] =
     ["ALTER TABLE requests ADD COLUMN rule TEXT NOT NULL DEFAULT ''", "ALTER TABLE in_flight ADD COLUMN rule TEXT NOT NULL DEFAULT ''"];
 
+/// Statements for so many rows each.
+pub(super) struct Statements {
+    /// With parameters that have no names: SQLite looks for a name from the beginning of all names, for each parameter.
+    sqlite: Vec<(usize, String)>,
+    postgres: Vec<(usize, String)>,
+}
+
 /// A request's own end outranks what another process took it to be when this one seemed dead.
-pub(super) static INSERT_ROWS: LazyLock<Vec<(usize, String)>> = LazyLock::new(|| {
-    statements(
+pub(super) static INSERT_ROWS: LazyLock<Statements> = LazyLock::new(|| {
+    Statements::new(
         "requests",
         "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
          device = excluded.device, cost = excluded.cost, outcome = excluded.outcome, rule = excluded.rule, variant = excluded.variant, backend = excluded.backend",
     )
 });
 
-pub(super) static UPSERT_OPEN: LazyLock<Vec<(usize, String)>> = LazyLock::new(|| {
-    statements(
+pub(super) static UPSERT_OPEN: LazyLock<Statements> = LazyLock::new(|| {
+    Statements::new(
         "in_flight",
         "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
          device = excluded.device, cost = excluded.cost, rule = excluded.rule, variant = excluded.variant, backend = excluded.backend",
@@ -85,21 +92,28 @@ pub(super) static SUMS: LazyLock<[String; 4]> = LazyLock::new(|| {
 /// The same by replica.
 pub(super) static SHARES: LazyLock<String> = LazyLock::new(|| USED.replace("CAST(0 AS BIGINT)", "replica") + " GROUP BY replica");
 
-fn statements(table: &str, conflict: &str) -> Vec<(usize, String)> {
-    let statement = |rows: usize| {
-        let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");
-        for row in 0..rows {
-            sql.push_str(if row == 0 { "(" } else { ", (" });
-            for column in 1..=COUNT {
-                let separator = if column == 1 { "" } else { ", " };
-                // Writing to a String can't fail.
-                let _ = write!(sql, "{separator}${}", row * COUNT + column);
-            }
-            sql.push(')');
+// === impl Statements ===
+
+impl Statements {
+    fn new(table: &str, conflict: &str) -> Self {
+        let of = |parameter: fn(usize) -> String| SIZES.map(|rows| (rows, statement(table, rows, parameter, conflict))).into();
+        Self { sqlite: of(|_| "?".to_owned()), postgres: of(|number| format!("${number}")) }
+    }
+
+    /// For this kind of database.
+    pub(super) fn of(&self, kind: Kind) -> &[(usize, String)] {
+        match kind {
+            Kind::Sqlite => &self.sqlite,
+            Kind::Postgres => &self.postgres,
         }
-        sql.push(' ');
-        sql.push_str(conflict);
-        (rows, sql)
+    }
+}
+
+fn statement(table: &str, rows: usize, parameter: fn(usize) -> String, conflict: &str) -> String {
+    let row = |row: usize| {
+        let parameters: Vec<_> = (1..=COUNT).map(|column| parameter(row * COUNT + column)).collect();
+        format!("({})", parameters.join(", "))
     };
-    SIZES.map(statement).into()
+    let rows: Vec<_> = (0..rows).map(row).collect();
+    format!("INSERT INTO {table} ({COLUMNS}) VALUES {} {conflict}", rows.join(", "))
 }
