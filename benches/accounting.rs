@@ -157,29 +157,6 @@ keys = [{{ name = "ci", hash = "{hash}" }}]
         ServiceBuilder::new().layer(Authenticate::layer(self.keys.clone())).service(translated)
     }
 
-    /// `requests` requests, at most [`AT_ONCE`] at once.
-    async fn answer(&self, requests: u64) {
-        let left = Arc::new(AtomicU64::new(requests));
-        let tasks = (0..AT_ONCE).map(|_| {
-            let (left, mut layers, peer) = (left.clone(), self.layers(), Peer::from(SocketAddr::from(([127, 0, 0, 1], 1))));
-            tokio::spawn(async move {
-                while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
-                    let http = Request::builder().header("authorization", format!("Bearer {KEY}")).body(()).expect("it is well formed");
-                    let record = Record::new("req_1".into(), Instant::now(), 1);
-                    let incoming = Incoming { http, peer: peer.clone(), record, holder: None };
-                    let mut reply = layers.call(incoming).await.expect("nothing is refused");
-                    while let Some(event) = reply.next().await {
-                        event.expect("nothing fails");
-                    }
-                    reply.close(Outcome::Done).await;
-                }
-            })
-        });
-        for done in join_all(tasks.collect::<Vec<_>>()).await {
-            done.expect("no task panics");
-        }
-    }
-
     /// The same behind a socket.
     fn serve(&self) -> Gateway {
         let rendering = rendering();
@@ -198,6 +175,32 @@ keys = [{{ name = "ci", hash = "{hash}" }}]
         let listeners = bind(SocketAddr::from(([127, 0, 0, 1], 0)), 1).expect("a port is free");
         let stack = Arc::new(arc_swap::ArcSwap::from_pointee(stack));
         Gateway::open(listeners, None, stack, Arc::default(), Duration::from_secs(1)).expect("a thread can be started")
+    }
+}
+
+/// `requests` requests, at most [`AT_ONCE`] at once.
+async fn answer<S>(layers: &S, requests: u64)
+where
+    S: Service<Incoming<()>, Response = Reply, Error = Error, Future: Send> + Clone + Send + 'static,
+{
+    let left = Arc::new(AtomicU64::new(requests));
+    let tasks = (0..AT_ONCE).map(|_| {
+        let (left, mut layers, peer) = (left.clone(), layers.clone(), Peer::from(SocketAddr::from(([127, 0, 0, 1], 1))));
+        tokio::spawn(async move {
+            while left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+                let http = Request::builder().header("authorization", format!("Bearer {KEY}")).body(()).expect("it is well formed");
+                let record = Record::new("req_1".into(), Instant::now(), 1);
+                let incoming = Incoming { http, peer: peer.clone(), record, holder: None };
+                let mut reply = layers.call(incoming).await.expect("nothing is refused");
+                while let Some(event) = reply.next().await {
+                    event.expect("nothing fails");
+                }
+                reply.close(Outcome::Done).await;
+            }
+        })
+    });
+    for done in join_all(tasks.collect::<Vec<_>>()).await {
+        done.expect("no task panics");
     }
 }
 
@@ -261,10 +264,11 @@ fn main() {
     let mut criterion = Criterion::default().configure_from_args();
     let mut group = criterion.benchmark_group("authenticate to settle, processor time a request");
     for (name, house) in [("SQLite", &on), ("no ledger", &off)] {
+        let layers = house.layers();
         group.bench_function(name, |bencher| {
             bencher.iter_custom(|requests| {
                 let before = processor_time();
-                runtime.block_on(house.answer(requests));
+                runtime.block_on(answer(&layers, requests));
                 processor_time() - before
             });
         });
