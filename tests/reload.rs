@@ -225,7 +225,12 @@ async fn status_shows_the_configuration_the_shards_and_what_tenants_have_in_flig
     stepping.let_run(1);
     let body = json!({ "model": "default", "messages": [{ "role": "user", "content": "hello" }], "max_tokens": 30, "stream": true });
     let stream = client.stream("/v1/chat/completions", &body).await;
-    let status = Client::new(stepping.server.admin_address(), None).get("/admin/v1/status").await.json();
+    let admin = Client::new(stepping.server.admin_address(), None);
+    let mut status = admin.get("/admin/v1/status").await.json();
+    while status["shards"]["smol-q4"]["running"] != 1 {
+        tokio::task::yield_now().await; // a shard publishes what it holds right after it has told of the step
+        status = admin.get("/admin/v1/status").await.json();
+    }
     assert_eq!((&status["config"]["version"], &status["draining"]), (&json!(1), &json!(false)));
     let shard = &status["shards"]["smol-q4"];
     assert_eq!((&shard["state"], &shard["running"], &shard["device"]), (&json!("ready"), &json!(1), &json!("cpu")), "{status}");
