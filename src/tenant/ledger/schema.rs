@@ -8,8 +8,8 @@ use std::sync::LazyLock;
 const COLUMNS: &str =
     "replica, seq, time, request, tenant, key_name, model, rule, variant, backend, prompt, cached, output, device, cost, outcome, config";
 const COUNT: usize = 17;
-/// Rows of one statement, largest first: a group is cut into these, so that each is prepared once.
-const SIZES: [usize; 4] = [64, 16, 4, 1];
+/// Rows of one statement at most: a group is cut into these, so that each statement is prepared once.
+const MOST_ROWS: usize = 64;
 
 pub(super) const TABLES: &[&str] = &[
     "CREATE TABLE IF NOT EXISTS requests (replica BIGINT NOT NULL, seq BIGINT NOT NULL, time BIGINT NOT NULL, request TEXT NOT NULL, \
@@ -47,6 +47,7 @@ pub(super) static INSERT_ROWS: LazyLock<Statements> = LazyLock::new(|| {
         "requests",
         "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
          device = excluded.device, cost = excluded.cost, outcome = excluded.outcome, rule = excluded.rule, variant = excluded.variant, backend = excluded.backend",
+        |_| true, // one statement for a group, since each one costs two changes of threads
     )
 });
 
@@ -55,6 +56,7 @@ pub(super) static UPSERT_OPEN: LazyLock<Statements> = LazyLock::new(|| {
         "in_flight",
         "ON CONFLICT (replica, seq) DO UPDATE SET prompt = excluded.prompt, cached = excluded.cached, output = excluded.output, \
          device = excluded.device, cost = excluded.cost, rule = excluded.rule, variant = excluded.variant, backend = excluded.backend",
+        |rows| [64, 16, 4, 1].contains(rows),
     )
 });
 
@@ -95,8 +97,12 @@ pub(super) static SHARES: LazyLock<String> = LazyLock::new(|| USED.replace("CAST
 // === impl Statements ===
 
 impl Statements {
-    fn new(table: &str, conflict: &str) -> Self {
-        let of = |parameter: fn(usize) -> String| SIZES.map(|rows| (rows, statement(table, rows, parameter, conflict))).into();
+    /// Of every size that `is_wanted`, the largest first.
+    fn new(table: &str, conflict: &str, is_wanted: fn(&usize) -> bool) -> Self {
+        let of = |parameter: fn(usize) -> String| {
+            let sizes = (1..=MOST_ROWS).rev().filter(is_wanted);
+            sizes.map(|rows| (rows, statement(table, rows, parameter, conflict))).collect()
+        };
         Self { sqlite: of(|_| "?".to_owned()), postgres: of(|number| format!("${number}")) }
     }
 
