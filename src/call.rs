@@ -146,6 +146,19 @@ pub struct Route {
     pub backends: Arc<[config::Name]>,
     /// Variants to try in this order where the chosen one can't answer.
     pub fallback: Arc<[config::Name]>,
+    /// The variant that gets a copy, only to be measured.
+    pub shadow: Option<Shadow>,
+}
+
+/// Where a copy of a call goes, and what it is counted as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shadow {
+    /// The variant.
+    pub variant: config::Name,
+    /// The experiment that counts it.
+    pub experiment: config::Name,
+    /// The call's sticky unit there.
+    pub unit: u64,
 }
 
 /// One thing a backend says.

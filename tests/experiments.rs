@@ -38,6 +38,18 @@ sticky = "user"
 fallback = ["other"]
 guardrails = { error_rate = 1.0 }
 [[models.m.rules]]
+name = "mirrored"
+when.header.x-doomed = "mirror"
+experiment = "mirrored"
+to = { plain = 1 }
+shadow = { other = 1.0 }
+[[models.m.rules]]
+name = "mirrored-far"
+when.header.x-doomed = "mirror-far"
+experiment = "mirrored-far"
+to = { plain = 1 }
+shadow = { remote = 1.0 }
+[[models.m.rules]]
 name = "everyone"
 experiment = "plain-vs-other"
 to = { plain = 50, other = 50 }
@@ -112,7 +124,7 @@ async fn an_experiment_counts_its_variants_and_compares_them_with_the_control() 
     assert_eq!(report(&admin, "plain-vs-other").await["variants"], found["variants"]);
     let all = admin.get("/admin/v1/experiments").await.json();
     let names: Vec<_> = all["experiments"].as_array().expect("a list").iter().map(|one| one["name"].clone()).collect();
-    assert_eq!(names, ["doomed", "plain-vs-other"]);
+    assert_eq!(names, ["doomed", "mirrored", "mirrored-far", "plain-vs-other"]);
     let begun = act(&admin, "/admin/v1/experiments/plain-vs-other/reset").await;
     assert_eq!(begun["variants"]["plain"]["n"], 0);
 }
@@ -138,4 +150,50 @@ async fn a_variant_that_always_fails_is_taken_out_and_stays_out_until_the_operat
     assert_eq!((&remote["out"], &remote["weight"], &remote["fallback"]), (&Value::Null, &json!(50.0), &json!(by_fallback)));
     let nobody = admin.get("/admin/v1/experiments/nope").await;
     assert_eq!((nobody.status, nobody.json()["error"]["param"].clone()), (400, json!("experiment")));
+}
+
+/// The report once `until` is true of the shadow `variant`.
+async fn shadow(admin: &Client, name: &str, variant: &str, until: impl Fn(&Value) -> bool) -> (Value, Value) {
+    loop {
+        let found = report(admin, name).await;
+        if until(&found["shadow"][variant]) {
+            return (found["shadow"][variant].clone(), found);
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test]
+async fn a_copy_goes_to_the_shadow_which_also_scores_the_answer_and_nobody_gets_or_pays_for_it() {
+    let (server, client, admin) = start();
+    for user in 0..5 {
+        let answer = chat(&client, &format!("user-{user}"), "mirror").await;
+        assert_eq!(answer.header("x-roundhouse-variant"), Some("plain"));
+        let body = answer.json();
+        assert_eq!((&body["choices"][0]["logprobs"], &body["usage"]["completion_tokens"]), (&Value::Null, &json!(3)));
+    }
+    let done = |shadow: &Value| shadow["n"] == 5 && shadow["scored"]["answers"] == 5;
+    let (copies, found) = shadow(&admin, "mirrored", "other", done).await;
+    assert_eq!((&copies["errors"], &copies["skipped"], &copies["fraction"]), (&json!(0), &json!(0), &json!(1.0)), "{copies}");
+    assert!(copies["ttft"]["p50"].as_f64().is_some_and(|seconds| seconds > 0.0), "{copies}");
+    let scored = &copies["scored"];
+    assert_eq!(scored["tokens"], 15, "{copies}");
+    // Both engines are the same fake, so each finds the other's answers as likely as its own.
+    assert_eq!((&scored["top1_agreement"], &scored["logprob"]), (&json!(1.0), &scored["primary_logprob"]), "{copies}");
+    assert!(scored["kl"].as_f64().is_some_and(|kl| kl.abs() < 1e-6), "{copies}");
+    assert_eq!(found["variants"]["plain"]["n"], 5, "copies aren't requests of the experiment's own");
+    let page = String::from_utf8(admin.get("/metrics").await.body.to_vec()).expect("text");
+    assert!(page.contains("kind=\"completion\"} 15\n"), "{page}");
+    assert!(!page.contains("backend=\"s2\""), "{page}");
+    drop(server);
+}
+
+#[tokio::test]
+async fn a_shadow_that_can_not_be_reached_is_counted_and_noticed_by_nobody() {
+    let (_server, client, admin) = start();
+    for user in 0..3 {
+        chat(&client, &format!("user-{user}"), "mirror-far").await;
+    }
+    let (copies, _) = shadow(&admin, "mirrored-far", "remote", |shadow| shadow["n"] == 3).await;
+    assert_eq!((&copies["errors"], &copies["scored"]), (&json!(3), &Value::Null), "{copies}");
 }

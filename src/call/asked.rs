@@ -31,6 +31,8 @@ pub struct Asked {
     pub frequency_penalty: Option<f32>,
     /// Likewise.
     pub presence_penalty: Option<f32>,
+    /// Whether tokens' log-probabilities are wanted back, and those of how many of the likeliest ones.
+    pub logprobs: Option<u32>,
     /// Whether the ids of tokens are wanted back.
     pub token_ids: bool,
     /// Its `prompt_cache_key`: prompts of one key are likely to begin alike.
@@ -59,6 +61,7 @@ impl Default for Asked {
             repetition_penalty: None,
             frequency_penalty: None,
             presence_penalty: None,
+            logprobs: None,
             token_ids: false,
             cache_key: None,
             user: None,

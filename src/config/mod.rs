@@ -30,7 +30,7 @@ pub use name::{Name, NameError};
 pub use problem::{ConfigError, Problem};
 pub use quota::{Amount, Per, Quota, Zone};
 pub use resolved::*;
-pub use rule::{Between, Experiment, Guardrails, Header, Rule, Share, Sticky, StickyError, When};
+pub use rule::{Between, Experiment, Guardrails, Header, Mirror, Rule, Share, Sticky, StickyError, When};
 pub use scope::{Endpoint, Network, NetworkError, Scope};
 pub use secret::Secret;
 pub use server::{ClientAuth, Http2, Server, Tls};

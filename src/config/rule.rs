@@ -41,6 +41,17 @@ pub struct Experiment {
     pub control: Name,
     /// What takes a variant out.
     pub guardrails: Guardrails,
+    /// Variants that get copies of requests besides, only to be measured: what part of them each, 1 at most all together.
+    pub shadow: Vec<Mirror>,
+}
+
+/// A variant and what part of requests is copied to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Mirror {
+    /// The variant.
+    pub variant: Name,
+    /// From 0 to 1.
+    pub fraction: f64,
 }
 
 /// How many times the control's a variant's figures may be, at least 1; one that is worse for sure gets no more requests.

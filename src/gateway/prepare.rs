@@ -266,6 +266,7 @@ fn asked(generation: Generation, names: Option<&BTreeSet<Name>>, headers: &Heade
         repetition_penalty: generation.repetition_penalty,
         frequency_penalty: generation.frequency_penalty,
         presence_penalty: generation.presence_penalty,
+        logprobs: generation.logprobs,
         token_ids: generation.return_token_ids,
         cache_key: generation.cache_key,
         user: generation.user,

@@ -72,12 +72,12 @@ impl Stack {
             .layer(Respond::layer(look.clone())) // below trace, which reads its status; above all that can fail or panic
             .layer(Authenticate::layer(keys.clone())) // before the body is read: strangers cost us a header lookup
             .layer(Translate::layer(catalog, accounts.clone(), &config.server, clock.clone())) // HTTP ends here; what follows needs tokens and models
-            .layer(Choose::layer(renderings.clone(), experiments, clock.clone())) // before limit: what is reserved depends on the variant's prompt; above all that can refuse a variant's call, so that its experiment counts that
+            .layer(Choose::layer(renderings.clone(), experiments.clone(), clock.clone())) // before limit: what is reserved depends on the variant's prompt; above all that can refuse a variant's call, so that its experiment counts that
             .layer(Limit::layer(accounts)) // holds what it took to the last byte, then bills it; takes it back if anything below refuses
             .layer(Deadline::layer(config.server.request_timeout, clock.clone())) // below limit, which counts what was cut; above admit, which has to know it
             .layer(Admit::layer(backends.clone(), clock.clone())) // the last look before work is done for it: what would wait in vain goes at once
             .layer(Meter::layer(metrics.clone(), clock.clone(), config.billing.currency.clone())) // directly above the replies: sees every token once, whoever sent it
-            .service(Router::new(backends.clone(), renderings)); // picks the replica last, when everything about the call is known
+            .service(Router::new(backends.clone(), renderings, experiments, clock.clone())); // picks the replica last, when everything about the call is known
         Stack { config, keys, service: BoxCloneSyncService::new(service), backends, metrics, clock, look }
     }
 

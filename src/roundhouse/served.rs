@@ -49,7 +49,7 @@ fn rendering(
     }
     // Remote servers alone: the model's own tokenizer counts for them.
     let text = first.map(|(_, text)| text.clone()).or_else(|| reference.clone());
-    Ok(Rendering { text, context, pool_tokens })
+    Ok(Rendering { text, context, pool_tokens, local: variant.backends.iter().all(|name| shards.contains_key(name)) })
 }
 
 /// The tokenizer the configuration names.

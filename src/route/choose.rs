@@ -4,7 +4,7 @@
 use super::experiment::{Experiments, Trial};
 use super::render::{LARGE, Renderings};
 use super::rules::{self, Request};
-use crate::call::{Call, Error, Reply};
+use crate::call::{Call, Error, Reply, Shadow};
 use crate::clock::Clock;
 use crate::config::Name;
 use futures_util::future::{BoxFuture, Either};
@@ -29,6 +29,8 @@ struct Chosen {
     fallback: Arc<[Name]>,
     /// Where it is part of an experiment.
     trial: Option<Trial>,
+    /// Where a copy of it goes.
+    shadow: Option<Shadow>,
 }
 
 // === impl Choose ===
@@ -45,13 +47,17 @@ impl<S> Choose<S> {
         let none = || Error::ModelNotFound { model: model.name.to_string() };
         let Some(rule) = rules::find(model, &request) else {
             let only = model.variants.keys().next().ok_or_else(none)?;
-            return Ok(Chosen { variant: only.clone(), fallback: Arc::default(), trial: None });
+            return Ok(Chosen { variant: only.clone(), fallback: Arc::default(), trial: None, shadow: None });
         };
         call.record.lock().rule = Some(rule.name.clone());
         let subject = rules::subject(rule, &request);
         let experiment = rule.experiment.as_ref().and_then(|experiment| self.experiments.find(experiment.name.as_str()));
         let weight = |variant: &Name, weight| experiment.as_ref().map_or(weight, |experiment| experiment.weight(variant, weight));
         let variant = rules::pick(model, rule, &subject, weight).ok_or_else(none)?.clone();
+        let shadow = rule.experiment.as_ref().and_then(|experiment| {
+            let mirror = rules::mirror(experiment).filter(|mirror| **mirror != variant)?;
+            Some(Shadow { variant: mirror.clone(), experiment: experiment.name.clone(), unit: subject.number() })
+        });
         let trial = experiment.map(|experiment| Trial {
             experiment,
             variant: variant.clone(),
@@ -61,7 +67,7 @@ impl<S> Choose<S> {
             clock: self.clock.clone(),
             failed: Arc::default(),
         });
-        Ok(Chosen { variant, fallback: rule.fallback.clone(), trial })
+        Ok(Chosen { variant, fallback: rule.fallback.clone(), trial, shadow })
     }
 }
 
@@ -95,6 +101,13 @@ fn routed(mut call: Call, chosen: &Name, fallback: Arc<[Name]>) -> Call {
     call
 }
 
+fn mirrored(mut call: Call, shadow: Option<Shadow>) -> Call {
+    if let Some(route) = &mut call.route {
+        route.shadow = shadow;
+    }
+    call
+}
+
 impl<S> Service<Call> for Choose<S>
 where
     S: Service<Call, Response = Reply, Error = Error> + Clone + Send + 'static,
@@ -109,7 +122,7 @@ where
     }
 
     fn call(&mut self, mut call: Call) -> Self::Future {
-        let Chosen { variant, fallback, trial } = match self.choose(&call) {
+        let Chosen { variant, fallback, trial, shadow } = match self.choose(&call) {
             Ok(chosen) => chosen,
             Err(error) => return Either::Left(ready(Err(error))),
         };
@@ -117,7 +130,7 @@ where
         // The usual case takes no other thread: nothing is to be tokenized, or little.
         let here = call.asked.bytes <= LARGE || renderings.reads_alike(&call, &variant);
         if here && renderings.render_here(&mut call, &variant).is_ok() {
-            let below = self.inner.call(routed(call, &variant, fallback));
+            let below = self.inner.call(mirrored(routed(call, &variant, fallback), shadow));
             return Either::Right(match trial {
                 None => Either::Left(below),
                 Some(trial) => Either::Right(Box::pin(trial.over(below))),
@@ -126,7 +139,7 @@ where
         let mut inner = self.inner.clone();
         let below = async move {
             let call = render(renderings, call, variant, fallback).await?;
-            inner.call(call).await
+            inner.call(mirrored(call, shadow)).await
         };
         Either::Right(Either::Right(match trial {
             None => Box::pin(below),

@@ -5,20 +5,25 @@ mod arm;
 mod guard;
 mod histogram;
 mod report;
+mod shadow;
 mod trial;
 
 use crate::clock::Clock;
 use crate::config::{self, Config, Name, Rule};
 use crate::metrics::Metrics;
 use arc_swap::ArcSwap;
-use arm::{Arm, End, Ended};
+use arm::Arm;
 use guard::{ALPHA, Guard, Seen};
 use histogram::Histogram;
+use shadow::Copies;
 use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-pub use report::{Difference, GuardReport, Percentiles, Report, Tokens, TripReport, VariantReport};
+pub(super) use arm::{End, Ended};
+pub use report::{Difference, GuardReport, Percentiles, Report, ScoreReport, ShadowReport, Tokens, TripReport, VariantReport};
+pub(super) use shadow::{Scored, Slot};
 pub(super) use trial::Trial;
 
 /// All experiments of the present configuration.
@@ -34,6 +39,8 @@ pub struct Experiment {
     metrics: Metrics,
     /// The variants that get no more requests; read by every request.
     out: ArcSwap<Vec<Name>>,
+    /// Copies of requests that are at work.
+    copies: Arc<AtomicUsize>,
     state: Mutex<State>,
 }
 
@@ -45,6 +52,7 @@ struct State {
     /// Unix time.
     since: Duration,
     arms: BTreeMap<Name, Arm>,
+    shadows: BTreeMap<Name, Copies>,
     tests: Tests,
     trips: Vec<Trip>,
 }
@@ -144,10 +152,11 @@ impl Experiment {
             settings: settings.clone(),
             since,
             arms: rule.to.iter().map(|share| (share.variant.clone(), Arm::default())).collect(),
+            shadows: settings.shadow.iter().map(|mirror| (mirror.variant.clone(), Copies::default())).collect(),
             tests: Tests::default(),
             trips: Vec::new(),
         };
-        Self { name: settings.name.clone(), metrics, out: ArcSwap::default(), state: Mutex::new(state) }
+        Self { name: settings.name.clone(), metrics, out: ArcSwap::default(), copies: Arc::default(), state: Mutex::new(state) }
     }
 
     /// A variant's weight: none while it is out.
@@ -166,6 +175,7 @@ impl Experiment {
         let mut state = self.state();
         self.lift(&mut state);
         state.arms.values_mut().for_each(|arm| *arm = Arm::default());
+        state.shadows.values_mut().for_each(|copies| *copies = Copies::default());
         state.since = now;
     }
 
@@ -182,7 +192,37 @@ impl Experiment {
         self.lift(&mut state);
         (state.model, state.rule, state.settings) = (model.clone(), rule.clone(), settings.clone());
         let mut before = std::mem::take(&mut state.arms);
-        state.arms = rule.to.iter().map(|share| (share.variant.clone(), before.remove(&share.variant).unwrap_or_default())).collect();
+        let mut kept = |variant: &Name| (variant.clone(), before.remove(variant).unwrap_or_default());
+        state.arms = rule.to.iter().map(|share| kept(&share.variant)).collect();
+        let mut before = std::mem::take(&mut state.shadows);
+        let mut kept = |variant: &Name| (variant.clone(), before.remove(variant).unwrap_or_default());
+        state.shadows = settings.shadow.iter().map(|mirror| kept(&mirror.variant)).collect();
+    }
+
+    /// Leave for one more copy of a request.
+    pub(super) fn slot(&self) -> Option<Slot> {
+        Slot::take(&self.copies)
+    }
+
+    /// A copy wasn't made: there was no room for it, or the variant can't take it.
+    pub(super) fn skipped(&self, variant: &Name) {
+        if let Some(copies) = self.state().shadows.get_mut(variant) {
+            copies.skipped += 1;
+        }
+    }
+
+    /// A copy has ended.
+    pub(super) fn mirrored(&self, variant: &Name, ended: &Ended) {
+        if let Some(copies) = self.state().shadows.get_mut(variant) {
+            copies.arm.count(ended);
+        }
+    }
+
+    /// An answer was scored by the variant that got its copy.
+    pub(super) fn scored(&self, variant: &Name, scored: &Scored) {
+        if let Some(copies) = self.state().shadows.get_mut(variant) {
+            copies.scores.add(scored);
+        }
     }
 
     fn lift(&self, state: &mut State) {

@@ -6,6 +6,7 @@ pub mod experiment;
 pub mod render;
 mod router;
 pub mod rules;
+mod shadow;
 
 pub use choose::Choose;
 pub use experiment::{Experiment, Experiments};

@@ -16,6 +16,8 @@ pub struct Rendering {
     pub context: u32,
     /// Tokens the KV pool of its smallest backend holds; `u32::MAX` likewise.
     pub pool_tokens: u32,
+    /// Whether engines of this process alone serve it: they tell each token and how likely it was.
+    pub local: bool,
 }
 
 /// Those of all variants, by model.
@@ -92,13 +94,17 @@ impl Renderings {
             Some(_) => call.sampling.max_tokens, // reserved for the variant before: a fallback may have no more
         };
         let max_tokens = fit(&asked, &prompts, rendering, call.model.default_max_tokens.get())?.min(most);
-        let route = Route { variant: variant.clone(), backends: configured.backends.clone(), fallback: Arc::default() };
-        let defaults = configured.sampling;
+        let (backends, defaults) = (configured.backends.clone(), configured.sampling);
+        let (fallback, shadow) = call.route.take().map(|before| (before.fallback, before.shadow)).unwrap_or_default();
+        call.route = Some(Route { variant: variant.clone(), backends, fallback, shadow });
         (call.messages, call.prompts) = (messages, prompts);
         sample(Arc::make_mut(&mut call.sampling), &asked, defaults, max_tokens);
-        let fallback = call.route.take().map(|before| before.fallback).unwrap_or_default();
-        call.route = Some(Route { fallback, ..route });
         Ok(())
+    }
+
+    /// Whether engines of this process alone serve the variant.
+    pub(super) fn is_local(&self, call: &Call, variant: &Name) -> bool {
+        self.get(call, variant).is_some_and(|(_, rendering)| rendering.local)
     }
 
     fn get<'a>(&'a self, call: &'a Call, variant: &Name) -> Option<(&'a Variant, &'a Rendering)> {
@@ -146,6 +152,7 @@ fn foreign_ids(param: &str) -> Error {
 fn sample(sampling: &mut Sampling, asked: &Asked, defaults: SamplingDefaults, max_tokens: u32) {
     sampling.max_tokens = max_tokens;
     sampling.min_tokens = sampling.min_tokens.min(max_tokens);
+    sampling.logprobs = asked.logprobs;
     sampling.temperature = asked.temperature.unwrap_or(defaults.temperature);
     sampling.top_k = asked.top_k.unwrap_or(defaults.top_k);
     sampling.top_p = asked.top_p.unwrap_or(defaults.top_p);

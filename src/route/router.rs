@@ -2,9 +2,12 @@
 //! can, one of the next variant's.
 
 use super::affinity::{self, Bid};
+use super::experiment::Experiments;
 use super::render::Renderings;
+use super::shadow::Mirror;
 use crate::backend::{Backend, Offer, State};
 use crate::call::{Call, Considered, Error, Reply};
+use crate::clock::Clock;
 use crate::config::{Name, Retries};
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
@@ -18,7 +21,9 @@ use tower::Service;
 #[derive(Clone)]
 pub struct Router {
     backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
-    renderings: Renderings,
+    pub(super) renderings: Renderings,
+    pub(super) experiments: Arc<Experiments>,
+    pub(super) clock: Clock,
 }
 
 /// A replica that could serve a call.
@@ -39,9 +44,40 @@ const PAUSE: Duration = Duration::from_millis(100);
 // === impl Router ===
 
 impl Router {
-    /// A router to these backends; `renderings` make a call one for a fallback.
-    pub fn new(backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>, renderings: Renderings) -> Self {
-        Self { backends, renderings }
+    /// A router to these backends; `renderings` make a call one for a fallback or a shadow, which `experiments` count.
+    pub fn new(
+        backends: Arc<BTreeMap<Name, Arc<dyn Backend>>>,
+        renderings: Renderings,
+        experiments: Arc<Experiments>,
+        clock: Clock,
+    ) -> Self {
+        Self { backends, renderings, experiments, clock }
+    }
+
+    fn serve(&self, call: Call) -> BoxFuture<'static, Result<Reply, Error>> {
+        let candidates = self.candidates(&call);
+        if call.route.as_ref().is_none_or(|route| route.fallback.is_empty()) {
+            return match candidates {
+                Ok(candidates) => Box::pin(try_in_turn(candidates, call)),
+                Err(error) => Box::pin(std::future::ready(Err(error))),
+            };
+        }
+        let router = self.clone();
+        Box::pin(async move {
+            let answer = match candidates {
+                Ok(candidates) => try_in_turn(candidates, call.clone()).await,
+                Err(error) => Err(error),
+            };
+            match answer {
+                Err(error) if may_pass_to_a_variant(&error) => router.fall_back(call, error).await,
+                answer => answer,
+            }
+        })
+    }
+
+    /// The call at one of its own variant's replicas, once, as shadows are.
+    pub(super) async fn once(&self, call: Call) -> Result<Reply, Error> {
+        try_in_turn(self.candidates(&call)?, call).await
     }
 
     /// The variants of the chain one after the other, until one has the first content. A call is one request, however many
@@ -107,25 +143,19 @@ impl Service<Call> for Router {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, call: Call) -> Self::Future {
-        let candidates = self.candidates(&call);
-        if call.route.as_ref().is_none_or(|route| route.fallback.is_empty()) {
-            return match candidates {
-                Ok(candidates) => Box::pin(try_in_turn(candidates, call)),
-                Err(error) => Box::pin(std::future::ready(Err(error))),
-            };
-        }
-        let router = self.clone();
-        Box::pin(async move {
-            let answer = match candidates {
-                Ok(candidates) => try_in_turn(candidates, call.clone()).await,
-                Err(error) => Err(error),
-            };
-            match answer {
-                Err(error) if may_pass_to_a_variant(&error) => router.fall_back(call, error).await,
-                answer => answer,
+    fn call(&mut self, mut call: Call) -> Self::Future {
+        let shadow = call.route.as_mut().and_then(|route| route.shadow.take());
+        match shadow.and_then(|shadow| Mirror::begin(self, shadow, &call)) {
+            None => self.serve(call),
+            Some(mirror) => {
+                let (call, recorder) = mirror.recorder(call);
+                let below = self.serve(call);
+                match recorder {
+                    None => below,
+                    Some(recorder) => Box::pin(async move { Ok(recorder.over(below.await?)) }),
+                }
             }
-        })
+        }
     }
 }
 

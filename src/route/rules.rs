@@ -1,7 +1,7 @@
 //! Which rule matches, and which variant it gives. Pure: what serves requests and what explains the choice is this.
 
 use crate::call::Call;
-use crate::config::{Class, Endpoint, Model, Name, Rule, Sticky, When};
+use crate::config::{Class, Endpoint, Experiment, Model, Name, Rule, Sticky, When};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 
@@ -118,6 +118,20 @@ pub fn pick<'r>(model: &Model, rule: &'r Rule, subject: &Subject, weight: impl F
         })
     });
     drawn.min_by(|(one, _), (other, _)| one.total_cmp(other)).map(|(_, variant)| variant)
+}
+
+/// The variant that gets a copy of a request; drawn for each.
+pub fn mirror(experiment: &Experiment) -> Option<&Name> {
+    let mirrors = experiment.shadow.as_slice();
+    if mirrors.is_empty() {
+        return None;
+    }
+    let mut drawn = (RandomState::new().hash_one(0) >> 12) as f64 / (1_u64 << 52) as f64;
+    let mut within = |fraction: f64| {
+        drawn -= fraction;
+        drawn < 0.0
+    };
+    mirrors.iter().find(|mirror| within(mirror.fraction)).map(|mirror| &mirror.variant)
 }
 
 /// Length first: no two lists of parts are the same bytes.

@@ -3,7 +3,9 @@
 use super::*;
 use crate::backend::{Backend, Offer, State};
 use crate::call::{Call, Digest, Error, Prompt, Record, Reply, Route, Sampling, Task};
+use crate::clock::Clock;
 use crate::config::{Model, Name, SamplingDefaults, Tenant, Variant};
+use crate::metrics::Metrics;
 use futures_util::future::BoxFuture;
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -73,13 +75,23 @@ pub(super) fn call() -> Call {
     }
 }
 
+fn router(backends: BTreeMap<Name, Arc<dyn Backend>>, renderings: Renderings) -> Router {
+    let clock = Clock::system();
+    Router::new(Arc::new(backends), renderings, Arc::new(Experiments::new(Metrics::new(), clock.clone())), clock)
+}
+
 /// Which backend took the call, or why none did.
 async fn routed<const N: usize>(backends: [(&str, Mock); N]) -> Result<Name, Error> {
     let backends = backends.into_iter().map(|(name, mock)| (Name::from(name), Arc::new(mock) as Arc<dyn Backend>)).collect();
     let mut call = call();
-    call.route = Some(Route { variant: "only".into(), backends: ["a".into(), "b".into(), "c".into()].into(), fallback: Arc::default() });
+    call.route = Some(Route {
+        variant: "only".into(),
+        backends: ["a".into(), "b".into(), "c".into()].into(),
+        fallback: Arc::default(),
+        shadow: None,
+    });
     let record = call.record.clone();
-    Router::new(Arc::new(backends), Renderings::default()).call(call).await?;
+    router(backends, Renderings::default()).call(call).await?;
     Ok(record.lock().backend.clone().unwrap())
 }
 

@@ -184,7 +184,7 @@ impl Edge {
         let names: Vec<_> = (0..backends.len()).map(|index| format!("b{index}")).collect();
         let config = Arc::new(Config::parse(&config(server, &names), Path::new("test.toml")).unwrap());
         let text = Some(Arc::new(tokenizer()));
-        let rendering = Rendering { text: text.clone(), context: CONTEXT, pool_tokens: CONTEXT * 2 };
+        let rendering = Rendering { text: text.clone(), context: CONTEXT, pool_tokens: CONTEXT * 2, local: false };
         let served = |model: &roundhouse::config::Model| {
             let variants = model.variants.keys().map(|variant| (variant.clone(), rendering.clone())).collect();
             Served { text: text.clone(), variants }

@@ -19,6 +19,7 @@ pub(in crate::config) struct Rule {
     pub(in crate::config) experiment: Given<Name>,
     pub(in crate::config) control: Given<Name>,
     pub(in crate::config) guardrails: Given<Guardrails>,
+    pub(in crate::config) shadow: Given<BTreeMap<Spanned<Name>, Spanned<f64>>>,
     pub(in crate::config) fallback: Vec<Spanned<Name>>,
 }
 

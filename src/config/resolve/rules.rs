@@ -4,7 +4,7 @@ use super::{Resolver, or_nearest};
 use crate::config::problem::join;
 use crate::config::raw::rule as raw;
 use crate::config::raw::{Given, Named};
-use crate::config::{Between, Endpoint, Experiment, Guardrails, Header, Name, Rule, Share, Sticky, Variant, When};
+use crate::config::{Between, Endpoint, Experiment, Guardrails, Header, Mirror, Name, Rule, Share, Sticky, Variant, When};
 use http::HeaderName;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -85,7 +85,9 @@ impl Resolver<'_> {
             }
             sticky
         });
+        let shadow = self.shadow(raw.shadow, raw.experiment.is_some(), path, variants);
         let experiment = self.experiment((raw.experiment, raw.control, raw.guardrails), &to, path, known);
+        let experiment = experiment.map(|experiment| Experiment { shadow, ..experiment });
         let mut fallback: Vec<Name> = Vec::new();
         for (index, variant) in raw.fallback.into_iter().enumerate() {
             let path = format!("{path}.fallback[{index}]");
@@ -139,7 +141,7 @@ impl Resolver<'_> {
         };
         let guardrails =
             Guardrails { error_rate: bound(guardrails.error_rate, "error_rate"), ttft_p95: bound(guardrails.ttft_p95, "ttft_p95") };
-        Some(Experiment { name: name.into_inner(), control, guardrails })
+        Some(Experiment { name: name.into_inner(), control, guardrails, shadow: Vec::new() })
     }
 
     fn shares(
@@ -166,6 +168,33 @@ impl Resolver<'_> {
             self.refuse(span, &path, "a variant needs a weight above 0, or its requests have nowhere to go");
         }
         shares
+    }
+
+    fn shadow(
+        &mut self,
+        raw: Given<BTreeMap<Spanned<Name>, Spanned<f64>>>,
+        measured: bool,
+        path: &str,
+        variants: &BTreeMap<Name, Variant>,
+    ) -> Vec<Mirror> {
+        let Some(raw) = raw else { return Vec::new() };
+        let (span, path) = (raw.span(), join(path, "shadow"));
+        if !measured {
+            self.refuse(span.clone(), &path, "this is only measured, by an experiment; give it a name, `experiment = \"…\"`");
+        }
+        let mut mirrors = Vec::new();
+        for (variant, fraction) in raw.into_inner() {
+            let path = join(&path, variant.get_ref().as_str());
+            self.variant(&variant, &path, variants);
+            if !(0.0..=1.0).contains(fraction.get_ref()) {
+                self.refuse(fraction.span(), &path, "what part of the requests is copied lies between 0 and 1");
+            }
+            mirrors.push(Mirror { variant: variant.into_inner(), fraction: fraction.into_inner() });
+        }
+        if mirrors.iter().map(|mirror| mirror.fraction).sum::<f64>() > 1.0 {
+            self.refuse(span, &path, "a request is copied once at most, so all parts together are 1 at most");
+        }
+        mirrors
     }
 
     fn variant(&mut self, name: &Spanned<Name>, path: &str, variants: &BTreeMap<Name, Variant>) {
@@ -351,6 +380,15 @@ mod tests {
             (
                 "to = { x = 1, y = 1 }\nexperiment = \"e\"\nguardrails.error_rate = 0.01",
                 "8:25: models.m.rules[0].guardrails.error_rate: this is a number from 1 on",
+            ),
+            ("to = { x = 1, y = 1 }\nshadow = { y = 0.1 }", "7:10: models.m.rules[0].shadow: this is only measured, by an experiment"),
+            (
+                "to = { x = 1, y = 1 }\nexperiment = \"e\"\nshadow.y = 1.5",
+                "8:12: models.m.rules[0].shadow.y: what part of the requests is copied lies between 0 and 1",
+            ),
+            (
+                "to = { x = 1 }\nexperiment = \"e\"\nshadow = { x = 0.5, y = 0.6 }",
+                "8:10: models.m.rules[0].shadow: a request is copied once at most",
             ),
             ("fallback = [\"x\", \"y\"]", "4:1: models.m.rules[0].to: this key is missing"),
         ] {

@@ -218,7 +218,7 @@ async fn admitted<const N: usize>(backends: [Mock; N]) -> Result<(), Duration> {
     let (clock, _hand) = Clock::manual(Duration::ZERO);
     let mut call = call(tenant(None), &clock);
     call.deadline = Some(clock.now() + SERVER_S);
-    call.route = Some(Route { variant: "only".into(), backends: names.into(), fallback: Arc::default() });
+    call.route = Some(Route { variant: "only".into(), backends: names.into(), fallback: Arc::default(), shadow: None });
     let passed = Arc::new(Mutex::new(0));
     let counted = passed.clone();
     let inner = service_fn(move |_| {

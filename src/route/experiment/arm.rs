@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How a request of an experiment ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(in crate::route) enum End {
     /// By its variant, in full.
     Answered,
     /// Without an answer, by the server's fault.
@@ -19,16 +19,16 @@ pub(super) enum End {
 
 /// One request that has ended.
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(in crate::route) struct Ended {
     /// Its sticky unit.
-    pub(super) unit: u64,
-    pub(super) end: End,
-    pub(super) ttft: Option<Duration>,
-    pub(super) tpot: Option<Duration>,
-    pub(super) latency: Duration,
-    pub(super) usage: Usage,
+    pub(in crate::route) unit: u64,
+    pub(in crate::route) end: End,
+    pub(in crate::route) ttft: Option<Duration>,
+    pub(in crate::route) tpot: Option<Duration>,
+    pub(in crate::route) latency: Duration,
+    pub(in crate::route) usage: Usage,
     /// In nano-units.
-    pub(super) cost: u64,
+    pub(in crate::route) cost: u64,
 }
 
 /// What is compared between two variants: a mean over requests.

@@ -2,8 +2,9 @@
 
 use super::arm::{Arm, Estimate, Figure};
 use super::histogram::Histogram;
+use super::shadow::{Copies, Scores};
 use super::{Guardrail, State};
-use crate::config::{Money, Name};
+use crate::config::{Mirror, Money, Name};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -24,6 +25,50 @@ pub struct Report {
     pub control: Name,
     /// What its variants did.
     pub variants: BTreeMap<Name, VariantReport>,
+    /// What variants did with copies of requests.
+    pub shadow: BTreeMap<Name, ShadowReport>,
+}
+
+/// Copies of requests that went to one variant; nobody got its answers or paid for them.
+#[derive(Clone, Debug, Serialize)]
+pub struct ShadowReport {
+    /// What part of the requests is copied.
+    pub fraction: f64,
+    /// Copies that ended.
+    pub n: u64,
+    /// Those that failed.
+    pub errors: u64,
+    /// Those that weren't made: too many at once, no room at the variant, or it can't do what is asked.
+    pub skipped: u64,
+    /// From the copy's beginning to its first token, in seconds.
+    pub ttft: Percentiles,
+    /// For each token after it.
+    pub tpot: Percentiles,
+    /// To the end of a whole answer.
+    pub latency: Percentiles,
+    /// All together.
+    pub tokens: Tokens,
+    /// How likely it found the answers that were given; where engines of this process are both.
+    pub scored: Option<ScoreReport>,
+}
+
+/// Answers scored by another variant than the one that gave them.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ScoreReport {
+    /// How many.
+    pub answers: u64,
+    /// Of all their tokens.
+    pub tokens: u64,
+    /// The mean natural logarithm of a token's probability at the variant that scores.
+    pub logprob: f64,
+    /// At the one that answered.
+    pub primary_logprob: f64,
+    /// The difference of both, an answer's mean at a time.
+    pub difference: Option<Difference>,
+    /// The share of tokens where both have the same likeliest one.
+    pub top1_agreement: Option<f64>,
+    /// The mean of KL(answered ‖ scores) in nats, from the 20 likeliest tokens of each; a lower bound.
+    pub kl: Option<f64>,
 }
 
 /// One variant of an experiment.
@@ -139,7 +184,43 @@ pub(super) fn report(name: &Name, state: &State) -> Report {
         since: state.since.as_secs(),
         control: state.settings.control.clone(),
         variants,
+        shadow: state.settings.shadow.iter().filter_map(|mirror| shadow(mirror, state)).collect(),
     }
+}
+
+fn shadow(mirror: &Mirror, state: &State) -> Option<(Name, ShadowReport)> {
+    let Copies { arm, skipped, scores } = state.shadows.get(&mirror.variant)?;
+    let report = ShadowReport {
+        fraction: mirror.fraction,
+        n: arm.requests,
+        errors: arm.errors,
+        skipped: *skipped,
+        ttft: percentiles(&arm.ttft),
+        tpot: percentiles(&arm.tpot),
+        latency: percentiles(&arm.latency),
+        tokens: Tokens { prompt: arm.usage.prompt, cached: arm.usage.cached, completion: arm.usage.completion },
+        scored: scored(scores),
+    };
+    Some((mirror.variant.clone(), report))
+}
+
+fn scored(scores: &Scores) -> Option<ScoreReport> {
+    let sums = scores.sums;
+    let (answers, tokens, compared) = (scores.answers as f64, sums.tokens as f64, sums.compared as f64);
+    let (sum, squares) = scores.likelier;
+    let mean = sum / answers;
+    let variance = (squares - sum * mean).max(0.0) / (answers - 1.0) / answers;
+    // One answer tells nothing of how much answers differ.
+    let estimate = (scores.answers > 1).then_some(Estimate { mean, variance, freedom: answers - 1.0 });
+    (sums.tokens > 0).then(|| ScoreReport {
+        answers: scores.answers,
+        tokens: sums.tokens,
+        logprob: sums.logprob / tokens,
+        primary_logprob: sums.own_logprob / tokens,
+        difference: difference(estimate, Some(Estimate { mean: 0.0, variance: 0.0, freedom: f64::INFINITY })),
+        top1_agreement: (sums.compared > 0).then(|| sums.agreed as f64 / compared),
+        kl: (sums.compared > 0).then(|| sums.divergence / compared),
+    })
 }
 
 fn variant(name: &Name, arm: &Arm, state: &State) -> VariantReport {

@@ -1,8 +1,6 @@
 use super::*;
 use crate::call::{Asked, Message};
-use crate::clock::Clock;
 use crate::config::{Config, Endpoint, Rule, Share};
-use crate::metrics::Metrics;
 use crate::text::{Text, Vocabulary};
 use futures_util::stream::empty;
 use std::path::Path;
@@ -62,7 +60,7 @@ fn renderings(x: Rendering, y: Rendering, z: Rendering) -> Renderings {
 }
 
 fn rendering(context: u32) -> Rendering {
-    Rendering { text: Some(text('!')), context, pool_tokens: u32::MAX }
+    Rendering { text: Some(text('!')), context, pool_tokens: u32::MAX, local: true }
 }
 
 fn layered<S>(renderings: Renderings) -> impl Layer<S, Service = Choose<S>> {
@@ -164,7 +162,7 @@ async fn fallen_back(x: Mock, y: Mock, z: Mock) -> Result<(Name, Name, u32), Err
     model.rules = vec![rule];
     let backends = [("on-x", x), ("on-y", y), ("on-z", z)].map(|(name, mock)| (Name::from(name), Arc::new(mock) as Arc<dyn Backend>));
     let all = renderings(rendering(400), rendering(400), rendering(400));
-    let router = Router::new(Arc::new(BTreeMap::from(backends)), all.clone());
+    let router = super::router(BTreeMap::from(backends), all.clone());
     let call = asked(&Arc::new(model), "hello", &text('!'));
     layered(all).layer(router).call(call.clone()).await?;
     let notes = call.record.lock().clone();

@@ -20,7 +20,7 @@ fn rule(to: &[(&str, f64)], sticky: Option<Sticky>) -> Rule {
 }
 
 fn experiment(name: &str) -> Option<Experiment> {
-    Some(Experiment { name: name.into(), control: "a".into(), guardrails: Guardrails::default() })
+    Some(Experiment { name: name.into(), control: "a".into(), guardrails: Guardrails::default(), shadow: Vec::new() })
 }
 
 fn model() -> Arc<Model> {
