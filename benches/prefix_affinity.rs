@@ -15,7 +15,7 @@ use roundhouse::clock::Clock;
 use roundhouse::config::{Class, Key, Model, Name, SharePrefixes, Tenant};
 use roundhouse::engine::{DeviceError, Executor, Limits, Plan, Sampled, Settings, Ticket};
 use roundhouse::metrics::Metrics;
-use roundhouse::route::{Renderings, Router};
+use roundhouse::route::{Experiments, Renderings, Router};
 use roundhouse::shard::{Parts, Shard};
 use roundhouse::text::{Text, Vocabulary};
 use std::collections::{BTreeMap, HashSet};
@@ -140,7 +140,9 @@ async fn replay(trace: &[Asked], speed: f64, blocks: u32, among: impl Fn(usize) 
         let backend: Arc<dyn Backend> = shard(name, &text, blocks, busy.clone());
         (Name::from(*name), backend)
     });
-    let router = Router::new(Arc::new(shards.collect()), Renderings::default());
+    let clock = Clock::system();
+    let experiments = Arc::new(Experiments::new(Metrics::new(), clock.clone()));
+    let router = Router::new(Arc::new(shards.collect()), Renderings::default(), experiments, clock);
     let (model, tenant, key) = (model(), Arc::new(Tenant::new("t".into())), Arc::new(Key::new("k".into(), [0; 32])));
     let began = Instant::now();
     let asked = trace.iter().enumerate().map(|(number, asked)| {
@@ -156,7 +158,7 @@ async fn replay(trace: &[Asked], speed: f64, blocks: u32, among: impl Fn(usize) 
             messages: Arc::default(),
             prompts: [Prompt::new(asked.prompt(), text.digest())].into(),
             sampling: Arc::new(Sampling { max_tokens: (asked.output_length / SCALE).max(1) as u32, ..Sampling::default() }),
-            route: Some(Route { variant: "only".into(), backends: among(number), fallback: Arc::default() }),
+            route: Some(Route { variant: "only".into(), backends: among(number), fallback: Arc::default(), shadow: None }),
             deadline: None,
             first_by: None,
         };
