@@ -129,8 +129,8 @@ keys = [{{ name = "ci", hash = "{hash}" }}]
             .layer(Limit::layer(self.accounts.clone()))
             .layer(Deadline::layer(Duration::from_secs(600), clock.clone()))
             .layer(Admit::layer(backends.clone(), clock.clone()))
-            .layer(Meter::layer(self.metrics.clone(), clock, self.config.billing.currency.clone()))
-            .service(Router::new(backends, renderings));
+            .layer(Meter::layer(self.metrics.clone(), clock.clone(), self.config.billing.currency.clone()))
+            .service(Router::new(backends, renderings, self.experiments.clone(), clock));
         let model = self.config.models[&Name::from("m")].clone();
         let prompts: Arc<[Prompt]> = [prompt].into();
         let asked = Arc::new(Asked { prompts: prompts.clone(), max_tokens: Some(100), ..Asked::default() });
@@ -212,7 +212,7 @@ fn rendering() -> Rendering {
     let scores = vec![0.0; tokens.len()];
     let vocabulary = Vocabulary { model: "llama".into(), tokens, types, scores, eos: Some(256), ..Vocabulary::default() };
     let text = Text::new(vocabulary, None).expect("the vocabulary is sound");
-    Rendering { text: Some(Arc::new(text)), context: 4096, pool_tokens: 4096 }
+    Rendering { text: Some(Arc::new(text)), context: 4096, pool_tokens: 4096, local: true }
 }
 
 /// What all threads of this process have had of the processors.

@@ -82,7 +82,7 @@ fn an_unknown_key_is_refused_with_its_place_and_the_nearest_name() {
 
 #[test]
 fn keys_that_nothing_enforces_yet_are_unknown() {
-    let found = problems_beside_valid("[shards.b]\nweights = \"file:b\"\nswap = \"beside\"\nitl_target = \"50ms\"\n");
+    let found = problems_beside_valid("[shards.b]\nweights = \"file:b\"\nreproducible = true\nitl_target = \"50ms\"\n");
     assert_eq!(found.iter().filter(|problem| problem.contains("unknown key `")).count(), 2, "{found:?}");
 }
 
