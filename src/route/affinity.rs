@@ -1,9 +1,9 @@
 //! The order in which replicas are tried: one that has the beginning of the prompt in its cache first, unless another would
 //! be sooner all the same.
 //!
-//! A shard says exactly what it has cached, so its cost is its queue and then what isn't cached of the prompt. A remote doesn't say, so prompts that begin alike go to the same remote by a consistent hash (rendezvous
-//! hashing: Thaler and Ravishankar, 1998), as long as it isn't busier than the others (bounded loads: Mirrokni, Thorup and
-//! Zadimoghaddam, 2016).
+//! A shard says exactly what it has cached, so its cost is its queue and then what isn't cached of the prompt. A remote doesn't
+//! say, so prompts that begin alike go to the same remote by a consistent hash (rendezvous hashing: Thaler and Ravishankar,
+//! 1998), as long as it isn't busier than the others (bounded loads: Mirrokni, Thorup and Zadimoghaddam, 2016).
 
 use crate::backend::Offer;
 use crate::call::Call;
@@ -27,7 +27,7 @@ const BOUND: f64 = 1.25;
 const BEGINNING: usize = 256;
 /// How often prefill counts against waiting. Replaying a trace of conversations on two replicas at two thirds of what they
 /// can do, 1 finds 89 % of the cached tokens that there are, 2 finds 93 % and 4 finds 96 %, with the shortest mean TTFT
-/// (`benches/prefix_affinity.rs`).
+/// (`benches/results`).
 const COMPUTED: u32 = 4;
 /// Costs that differ by less than a tenth are equal: they are moving averages of measurements.
 const SAME: f64 = 1.1;
@@ -47,7 +47,7 @@ pub(super) fn order<T>(call: &Call, bids: Vec<Bid<T>>) -> Vec<Bid<T>> {
         return bids;
     }
     let (shards, remotes): (Vec<_>, Vec<_>) = bids.into_iter().partition(|bid| bid.offer.cached_tokens.is_some());
-    let (mut shards, mut remotes) = (by_cost(shards), by_beginning(beginning(call), remotes));
+    let (mut shards, mut remotes) = (by_cost(shards), by_beginning(call, remotes));
     let is_sooner = |a: &[Bid<T>], b: &[Bid<T>]| a.first().map(Bid::cost) <= b.first().map(Bid::cost);
     if remotes.is_empty() || !shards.is_empty() && is_sooner(&shards, &remotes) {
         shards.append(&mut remotes);
@@ -71,9 +71,13 @@ fn by_cost<T>(mut bids: Vec<Bid<T>>) -> Vec<Bid<T>> {
 }
 
 /// Each in its place by the hash of the prompt's beginning and its name, those with less than their bounded share first.
-fn by_beginning<T>(beginning: u64, mut bids: Vec<Bid<T>>) -> Vec<Bid<T>> {
+fn by_beginning<T>(call: &Call, mut bids: Vec<Bid<T>>) -> Vec<Bid<T>> {
+    if bids.len() < 2 {
+        return bids; // nothing to tell apart: the prompt needn't be hashed
+    }
+    let beginning = beginning(call);
     let all: u64 = bids.iter().map(|bid| u64::from(bid.offer.in_flight)).sum();
-    let most = ((all + 1) as f64 * BOUND / bids.len().max(1) as f64).ceil() as u64;
+    let most = ((all + 1) as f64 * BOUND / bids.len() as f64).ceil() as u64;
     bids.sort_by_cached_key(|bid| {
         let place = hash(|hasher| hasher.update(&beginning.to_le_bytes()).update(bid.name.as_str().as_bytes()));
         (u64::from(bid.offer.in_flight) >= most, Reverse(place))

@@ -77,7 +77,9 @@ impl Shard {
             party: Party { tenant: call.tenant.name.clone(), weight: call.tenant.weight, class: call.class },
             arrived: self.clock.now(),
         };
-        let uncached = prompt.ids.len() + of.drawn.len() - self.prefixes.cached_tokens(&salt, &prompt.ids);
+        // Log-probabilities of a prompt need all of it computed.
+        let cached = if submission.score_prompt { 0 } else { self.prefixes.cached_tokens(&salt, &prompt.ids) };
+        let uncached = prompt.ids.len() + of.drawn.len() - cached;
         Submit { submission, uncached, place, together, events: events.clone() }
     }
 
