@@ -149,7 +149,7 @@ async fn a_variant_that_always_fails_is_taken_out_and_stays_out_until_the_operat
     let remote = &resumed["variants"]["remote"];
     assert_eq!((&remote["out"], &remote["weight"], &remote["fallback"]), (&Value::Null, &json!(50.0), &json!(by_fallback)));
     let nobody = admin.get("/admin/v1/experiments/nope").await;
-    assert_eq!((nobody.status, nobody.json()["error"]["param"].clone()), (400, json!("experiment")));
+    assert_eq!((nobody.status, nobody.json()["error"]["code"].clone()), (404, json!("experiment_not_found")));
 }
 
 /// The report once `until` is true of the shadow `variant`.

@@ -35,9 +35,5 @@ pub(super) fn reset(experiments: &Experiments, name: &Name, headers: &HeaderMap)
 }
 
 fn find(experiments: &Experiments, name: &Name) -> Result<Arc<Experiment>, Error> {
-    let unknown = || {
-        let message = format!("There is no experiment `{name}`. GET /admin/v1/experiments lists those that there are.");
-        Error::Invalid { param: Some("experiment".to_owned()), message }
-    };
-    experiments.find(name.as_str()).ok_or_else(unknown)
+    experiments.find(name.as_str()).ok_or_else(|| Error::ExperimentNotFound { experiment: name.to_string() })
 }

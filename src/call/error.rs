@@ -60,6 +60,12 @@ pub enum Error {
         /// Those that there are, as a list.
         known: String,
     },
+    /// There is no experiment of this name.
+    #[error("There is no experiment `{experiment}`. GET /admin/v1/experiments lists those that there are.")]
+    ExperimentNotFound {
+        /// As the operator named it.
+        experiment: String,
+    },
     /// A path that isn't served.
     #[error("Invalid URL ({method} {path})")]
     UnknownUrl {

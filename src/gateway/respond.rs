@@ -178,6 +178,7 @@ fn row(error: &Error) -> Row<'_> {
             Row { param: Some(param), ..row(StatusCode::BAD_REQUEST, INVALID, "context_length_exceeded") }
         }
         Error::ShardNotFound { .. } => row(StatusCode::NOT_FOUND, INVALID, "shard_not_found"),
+        Error::ExperimentNotFound { .. } => row(StatusCode::NOT_FOUND, INVALID, "experiment_not_found"),
         Error::UnknownUrl { .. } => row(StatusCode::NOT_FOUND, INVALID, "unknown_url"),
         Error::MethodNotAllowed { .. } => row(StatusCode::METHOD_NOT_ALLOWED, INVALID, "method_not_allowed"),
         Error::HeadersTooLarge { .. } => row(StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE, INVALID, "headers_too_large"),

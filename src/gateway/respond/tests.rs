@@ -19,6 +19,7 @@ async fn every_error_has_its_row() {
         (Error::Unsupported { param: text(), message: text() }, 400, "unsupported_parameter"),
         (context(None), 400, "context_length_exceeded"),
         (context(Some(3)), 400, "context_length_exceeded"),
+        (Error::ExperimentNotFound { experiment: text() }, 404, "experiment_not_found"),
         (Error::ShardNotFound { shard: text(), known: text() }, 404, "shard_not_found"),
         (Error::UnknownUrl { method: text(), path: text() }, 404, "unknown_url"),
         (Error::MethodNotAllowed { method: text(), path: text(), allow: "GET" }, 405, "method_not_allowed"),
