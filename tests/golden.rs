@@ -48,7 +48,7 @@ fn log_probabilities(shard: &Shard, device: &Arc<Device>, chunk: usize, longest:
                 tables: (0..blocks).rev().collect(),
                 outputs: wanted.iter().map(|at| at - start).collect(),
             };
-            let logits = runner.score(&batch);
+            let logits = runner.score(&batch).expect("the device works");
             if wanted.is_empty() {
                 continue;
             }

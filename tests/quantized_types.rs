@@ -84,7 +84,7 @@ fn runner_forward(path: &std::path::Path, ids: &[u32], chunk: usize) -> Vec<f32>
             tables: vec![7, 3, 11, 5],
             outputs: (0..ids.len()).collect(),
         };
-        logits.extend_from_slice(runner.score(&batch));
+        logits.extend_from_slice(runner.score(&batch).expect("the device works"));
     }
     logits
 }

@@ -1,8 +1,9 @@
 //! From a weights file and a shard's configuration to something a shard's thread can run.
 
+use super::cpu::OnCpu;
 use super::gguf::{Gguf, GgufError, chat_template, vocabulary};
-use super::llama::{Llama, Shape};
-use super::quantize::{QuantizeError, stored};
+use super::llama::{Llama, Shape, weight_bytes};
+use super::quantize::QuantizeError;
 use super::runner::Runner;
 use super::source::Progress;
 use crate::config;
@@ -116,7 +117,9 @@ pub fn load(shard: &config::Shard, path: &Path, device: &Arc<Device>, progress: 
     // No sequence is longer than the whole pool.
     let positions = shape.context.min(kv.blocks * kv.block_tokens);
     let rope = positions as u64 * shape.head_dim as u64 * size_of::<f32>() as u64;
-    let memory = weight_bytes(&gguf, shard.quantize) + kv.bytes_per_block() * kv.blocks as u64 + rope;
+    let memory = weight_bytes(&gguf, shard.quantize, |dtype, rows, columns| (rows * dtype.row_bytes(columns)) as u64)
+        + kv.bytes_per_block() * kv.blocks as u64
+        + rope;
     let reserved = device.reserve(memory, shard.name.as_str())?;
     let bytes = gguf.tensors().map(|tensor| tensor.data.len() as u64).sum();
     progress.start(Some(bytes), &format!("loading {}", shard.name));
@@ -151,15 +154,6 @@ fn kv_cache(shard: &config::Shard, shape: &Shape) -> Result<(KvShape, Limits), L
     Ok((kv, limits))
 }
 
-/// Bytes the weights will take, from the file's header alone.
-fn weight_bytes(gguf: &Gguf, quantize: config::Quantize) -> u64 {
-    let bytes = |tensor: super::gguf::Tensor<'_>| match *tensor.shape.as_slice() {
-        [rows, columns] => rows * stored(quantize, tensor.dtype, &tensor.shape).row_bytes(columns),
-        _ => tensor.data.len(),
-    };
-    gguf.tensors().map(|tensor| bytes(tensor) as u64).sum()
-}
-
 fn digest(gguf: &Gguf, shard: &config::Shard) -> [u8; 16] {
     let mut hasher = blake3::Hasher::new();
     hasher.update(&gguf.digest());
@@ -176,6 +170,7 @@ impl Loaded {
     /// The executor; allocates the KV cache. Called on the shard's own thread.
     pub fn into_executor(self) -> Runner {
         let vocabulary = self.text.vocabulary_size() as usize;
-        Runner::new(self.device, self.llama, KvCache::new(self.kv), self.limits, vocabulary, self.reserved)
+        let model = OnCpu::new(self.device, self.llama, KvCache::new(self.kv), vocabulary, self.reserved);
+        Runner::new(Box::new(model), self.limits)
     }
 }

@@ -1,36 +1,23 @@
-//! Joins a model to the CPU device as the engine's [`Executor`].
+//! Joins a model on a device to the engine as its [`Executor`].
 
-use super::llama::{Activations, Batch, Llama};
-use super::shaping::{Shaper, restore};
+use super::shaping::Shaper;
+use super::step::{Batch, Compute, Outcome, Score, Step};
 use crate::call::TokenId;
-use crate::clock::Clock;
-use crate::cpu::{Device, Draw, KvCache, Reservation, Span, Turn};
+use crate::cpu::{Draw, Span};
 use crate::engine::{DeviceError, Executor, Input, Limits, Logprob, Plan, Row, Sampled, Sampling, SeqId, Ticket};
 use std::collections::HashMap;
-use std::sync::Arc;
 
-/// Runs plans on the CPU device. A step is computed when it is launched; `collect` only hands it over.
+/// Runs plans on a device. A step is computed when it is launched; `collect` only hands it over.
 pub struct Runner {
-    device: Arc<Device>,
-    llama: Llama,
-    cache: KvCache,
+    model: Box<dyn Compute>,
     limits: Limits,
-    /// Ids the tokenizer knows; padding rows of the embedding beyond them are never drawn.
-    vocabulary: usize,
     sequences: HashMap<SeqId, Alive>,
-    batch: Batch,
-    draws: Vec<Draw>,
+    step: Step,
     /// Whose each draw is.
     drawing: Vec<SeqId>,
-    /// For each draw, the logits that were shaped.
-    shaped: Vec<Vec<(TokenId, f32)>>,
-    drawn: Vec<TokenId>,
-    activations: Activations,
+    outcome: Outcome,
     ready: Option<(u64, Sampled)>,
     launched: u64,
-    clock: Clock,
-    /// The device's budget stays taken as long as the runner lives.
-    _reserved: Reservation,
 }
 
 /// What the device keeps of a sequence.
@@ -40,53 +27,39 @@ struct Alive {
     last: Option<TokenId>,
 }
 
-/// Prompt positions whose logits are computed at once: a prefill's all together would take a hundred megabytes.
-const SCORED_AT_ONCE: usize = 16;
-
 // === impl Runner ===
 
 impl Runner {
-    pub(super) fn new(device: Arc<Device>, llama: Llama, cache: KvCache, limits: Limits, vocabulary: usize, reserved: Reservation) -> Self {
+    pub(super) fn new(model: Box<dyn Compute>, limits: Limits) -> Self {
         Self {
-            device,
-            llama,
-            cache,
+            model,
             limits,
-            vocabulary,
             sequences: HashMap::new(),
-            batch: Batch::default(),
-            draws: Vec::new(),
+            step: Step::default(),
             drawing: Vec::new(),
-            shaped: Vec::new(),
-            drawn: Vec::new(),
-            activations: Activations::default(),
+            outcome: Outcome::default(),
             ready: None,
             launched: 0,
-            clock: Clock::system(),
-            _reserved: reserved,
         }
     }
 
     /// Runs one batch outside any plan and returns its logits, `[outputs, rows of the embedding]`: for scoring a text.
-    pub fn score(&mut self, batch: &Batch) -> &[f32] {
-        let turn = self.device.turn();
-        self.llama.forward(&turn, &mut self.cache, batch, &mut self.activations);
-        &self.activations.logits
+    ///
+    /// # Errors
+    /// The device failed.
+    pub fn score(&mut self, batch: &Batch) -> Result<&[f32], DeviceError> {
+        self.model.logits(batch)
     }
 
-    /// The plan's rows as the device reads them.
+    /// The plan as the device reads it.
     fn assemble(&mut self, plan: &Plan) -> Result<(), DeviceError> {
-        let batch = &mut self.batch;
-        batch.ids.clear();
-        batch.positions.clear();
-        batch.spans.clear();
-        batch.outputs.clear();
-        self.draws.clear();
+        self.step.clear();
         self.drawing.clear();
-        batch.tables.clear();
+        let Step { batch, draws, changes, logprobs, scores } = &mut self.step;
         batch.tables.extend(plan.blocks.iter().map(|block| block.0));
         for row in &plan.rows {
             let alive = self.sequences.get(&row.seq).ok_or_else(|| broken(row, "was never started"))?;
+            let first = batch.ids.len();
             match &row.input {
                 Input::Known(range) => batch.ids.extend_from_slice(&plan.tokens[range.start as usize..range.end as usize]),
                 Input::Sampled => batch.ids.push(alive.last.ok_or_else(|| broken(row, "has drawn nothing yet"))?),
@@ -94,32 +67,28 @@ impl Runner {
             let end = row.start + row.count;
             batch.positions.extend(row.start..end);
             batch.spans.push(Span { start: row.start, count: row.count, blocks: row.blocks.clone() });
+            let Sampling { temperature, top_k, top_p, min_p, seed, choice, logprobs: wanted, .. } = alive.sampling;
             for position in end - row.sample..end {
                 batch.outputs.push(batch.ids.len() - (end - position) as usize);
-                let Sampling { temperature, top_k, top_p, min_p, seed, choice, .. } = alive.sampling;
                 // A draw is named by the position of the token it yields.
-                self.draws.push(Draw { temperature, top_k, top_p, min_p, seed, choice, position: position + 1 });
+                let draw = Draw { temperature, top_k, top_p, min_p, seed, choice, position: position + 1 };
+                if let Some(shaper) = &alive.shaper {
+                    shaper.changes(draws.len() as u32, draw.position, changes);
+                }
+                draws.push(draw);
+                logprobs.push(wanted);
                 self.drawing.push(row.seq);
             }
+            let targets = &plan.tokens[row.score.start as usize..row.score.end as usize];
+            let top = wanted.unwrap_or_default();
+            scores.extend(targets.iter().zip(first..).map(|(id, at)| Score { at, id: *id, top }));
         }
         Ok(())
     }
 
-    /// Computes the assembled batch; returns how long the device was busy, waiting for its turn apart.
-    fn run(&mut self, plan: &Plan) -> Sampled {
-        let device = self.device.clone();
-        let turn = device.turn();
-        let from = self.clock.now();
-        self.llama.forward(&turn, &mut self.cache, &self.batch, &mut self.activations);
-        self.mask();
-        let rows = self.llama.shape().vocabulary;
-        self.shape(rows);
-        let Activations { logits, scratch, .. } = &mut self.activations;
-        turn.sample(logits, rows, &self.draws, scratch, &mut self.drawn);
-        let logprobs = self.logprobs(&turn, plan);
-        let device_time = self.clock.now() - from;
-        drop(turn);
-        for (seq, drawn) in self.drawing.iter().zip(&self.drawn) {
+    /// Takes note of what was drawn.
+    fn drew(&mut self) {
+        for (seq, drawn) in self.drawing.iter().zip(&self.outcome.drawn) {
             if let Some(alive) = self.sequences.get_mut(seq) {
                 alive.last = Some(*drawn);
                 if let Some(shaper) = &mut alive.shaper {
@@ -127,77 +96,20 @@ impl Runner {
                 }
             }
         }
-        Sampled { ids: self.drawn.clone(), logprobs, device_time }
     }
 
-    /// Padding rows of the embedding are no tokens.
-    fn mask(&mut self) {
-        let rows = self.llama.shape().vocabulary;
-        for logits in self.activations.logits.chunks_exact_mut(rows) {
-            logits[self.vocabulary.min(rows)..].fill(f32::NEG_INFINITY);
-        }
-    }
-
-    /// Shapes the logits of those draws that want it.
-    fn shape(&mut self, rows: usize) {
-        self.shaped.resize_with(self.shaped.len().max(self.draws.len()), Vec::new);
-        for (index, (seq, draw)) in self.drawing.iter().zip(&self.draws).enumerate() {
-            self.shaped[index].clear();
-            if let Some(shaper) = self.sequences.get(seq).and_then(|alive| alive.shaper.as_ref()) {
-                let logits = &mut self.activations.logits[index * rows..][..rows];
-                shaper.apply(logits, draw.position, &mut self.shaped[index]);
-            }
-        }
-    }
-
-    /// The log-probabilities that the plan's rows want, by what the model itself said.
-    fn logprobs(&mut self, turn: &Turn<'_>, plan: &Plan) -> Vec<Logprob> {
-        let wanting = |row: &Row| self.sequences.get(&row.seq).and_then(|alive| alive.sampling.logprobs).is_some();
-        if !plan.rows.iter().any(|row| !row.score.is_empty() || row.sample > 0 && wanting(row)) {
-            return Vec::new(); // nearly always: a step allocates nothing for what nobody asked for
-        }
-        let rows = self.llama.shape().vocabulary;
-        let (mut of_rows, mut draw, mut first) = (Vec::new(), 0, 0);
-        let mut positions = Vec::new();
+    /// All log-probabilities of the step, row after row: first those of its prompt, then those of what it drew.
+    fn logprobs(&mut self, plan: &Plan) -> Vec<Logprob> {
+        let (mut scored, mut drawn) = (self.outcome.scored.drain(..), self.outcome.logprobs.drain(..));
+        let mut wanted = self.step.logprobs.iter();
+        let mut out = Vec::with_capacity(scored.len() + drawn.len());
         for row in &plan.rows {
-            let wanted = self.sequences.get(&row.seq).and_then(|alive| alive.sampling.logprobs);
-            let mut of_row = Vec::new();
-            for _ in 0..row.sample {
-                if let Some(top) = wanted {
-                    let logits = &mut self.activations.logits[draw * rows..][..rows];
-                    restore(logits, &self.shaped[draw]);
-                    of_row.push(logprob(turn, logits, self.drawn[draw], top));
-                }
-                draw += 1;
-            }
-            positions.extend(
-                (first..first + row.score.len()).zip(plan.tokens[row.score.start as usize..row.score.end as usize].iter().copied()),
-            );
-            first += row.count as usize;
-            of_rows.push((row.score.len(), wanted.unwrap_or_default(), of_row));
-        }
-        // Only now, since this replaces the logits of the draws.
-        let mut targets = positions.as_slice();
-        let mut out = Vec::new();
-        for (scored, top, mut of_row) in of_rows {
-            let (own, rest) = targets.split_at(scored);
-            targets = rest;
-            for piece in own.chunks(SCORED_AT_ONCE) {
-                let outputs: Vec<usize> = piece.iter().map(|(position, _)| *position).collect();
-                self.llama.logits(turn, &outputs, &mut self.activations);
-                self.mask();
-                let logits = self.activations.logits.chunks_exact(rows);
-                out.extend(logits.zip(piece).map(|(logits, (_, target))| logprob(turn, logits, *target, top)));
-            }
-            out.append(&mut of_row);
+            out.extend(scored.by_ref().take(row.score.len()));
+            let of_row = wanted.by_ref().take(row.sample as usize).flatten().count();
+            out.extend(drawn.by_ref().take(of_row));
         }
         out
     }
-}
-
-fn logprob(turn: &Turn<'_>, logits: &[f32], id: TokenId, top: u32) -> Logprob {
-    let (logprob, top) = turn.log_probabilities(logits, id, top);
-    Logprob { id, logprob, top }
 }
 
 fn broken(row: &Row, what: &str) -> DeviceError {
@@ -220,7 +132,9 @@ impl Executor for Runner {
             self.sequences.insert(start.seq, Alive { sampling: start.sampling.clone(), shaper, last: None });
         }
         self.assemble(plan)?;
-        let sampled = self.run(plan);
+        let device_time = self.model.compute(&self.step, &mut self.outcome)?;
+        self.drew();
+        let sampled = Sampled { ids: self.outcome.drawn.clone(), logprobs: self.logprobs(plan), device_time };
         self.launched += 1;
         self.ready = Some((self.launched, sampled));
         Ok(Ticket(self.launched))

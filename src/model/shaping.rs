@@ -1,5 +1,6 @@
 //! What changes logits before a token is drawn from them: bias, penalties, withheld tokens.
 
+use super::step::Change;
 use crate::call::TokenId;
 use crate::engine::Shaping;
 use std::collections::BTreeMap;
@@ -7,9 +8,19 @@ use std::collections::BTreeMap;
 /// A sequence's [`Shaping`] with the tokens it counts.
 pub(super) struct Shaper {
     shaping: Shaping,
-    /// Tokens of the prompt and the output, and how often they are in the output. In the order of ids, so that sums don't
-    /// depend on a hash.
-    seen: BTreeMap<TokenId, u32>,
+    /// All tokens that it does something to. In the order of ids, so that nothing depends on a hash.
+    tokens: BTreeMap<TokenId, Shaped>,
+}
+
+/// What is to be known of a token.
+#[derive(Default)]
+struct Shaped {
+    bias: f32,
+    withheld: bool,
+    /// Whether it is in the prompt or the output.
+    seen: bool,
+    /// How often it is in the output.
+    count: u32,
 }
 
 // === impl Shaper ===
@@ -17,10 +28,16 @@ pub(super) struct Shaper {
 impl Shaper {
     /// Counts the tokens that a sequence has so far, the first `prompt` of them its prompt's.
     pub(super) fn new(shaping: Shaping, tokens: &[TokenId], prompt: usize) -> Self {
-        let mut shaper = Self { shaping, seen: BTreeMap::new() };
+        let mut shaper = Self { tokens: BTreeMap::new(), shaping };
+        for (id, bias) in &shaper.shaping.bias {
+            shaper.tokens.entry(*id).or_default().bias += bias;
+        }
+        for id in &shaper.shaping.withheld {
+            shaper.tokens.entry(*id).or_default().withheld = true;
+        }
         if shaper.counts() {
             let (prompt, output) = tokens.split_at(prompt.min(tokens.len()));
-            shaper.seen.extend(prompt.iter().map(|id| (*id, 0)));
+            prompt.iter().for_each(|id| shaper.tokens.entry(*id).or_default().seen = true);
             output.iter().for_each(|id| shaper.drew(*id));
         }
         shaper
@@ -29,46 +46,30 @@ impl Shaper {
     /// The sequence has drawn this token.
     pub(super) fn drew(&mut self, id: TokenId) {
         if self.counts() {
-            *self.seen.entry(id).or_default() += 1;
+            let token = self.tokens.entry(id).or_default();
+            token.seen = true;
+            token.count += 1;
         }
     }
 
-    /// Changes the logits of the token at `position`; `saved` gets what they were, for [`restore`].
-    pub(super) fn apply(&self, logits: &mut [f32], position: u32, saved: &mut Vec<(TokenId, f32)>) {
-        saved.clear();
-        let mut change = |id: TokenId, to: &dyn Fn(f32) -> f32| {
-            if let Some(logit) = logits.get_mut(id as usize) {
-                saved.push((id, *logit));
-                *logit = to(*logit);
-            }
-        };
-        let Shaping { bias, repetition, frequency, presence, withheld, withheld_until } = &self.shaping;
-        for (id, bias) in bias {
-            change(*id, &|logit| logit + bias);
-        }
-        for (&id, &count) in &self.seen {
-            change(id, &|logit| {
-                let repeated = if logit > 0.0 { logit / repetition } else { logit * repetition };
-                repeated - frequency * count as f32 - if count > 0 { *presence } else { 0.0 }
-            });
-        }
-        if position < *withheld_until {
-            for id in withheld {
-                change(*id, &|_| f32::NEG_INFINITY);
-            }
-        }
+    /// What changes the logits of draw `draw`, which is of the token at `position`.
+    pub(super) fn changes(&self, draw: u32, position: u32, changes: &mut Vec<Change>) {
+        let Shaping { repetition, frequency, presence, withheld_until, .. } = self.shaping;
+        changes.extend(self.tokens.iter().filter_map(|(&id, token)| {
+            let withheld = token.withheld && position < withheld_until;
+            (withheld || token.seen || token.bias != 0.0).then_some(Change {
+                draw,
+                id,
+                add: if withheld { f32::NEG_INFINITY } else { token.bias },
+                repetition: if token.seen { repetition } else { 1.0 },
+                minus: [frequency * token.count as f32, if token.count > 0 { presence } else { 0.0 }],
+            })
+        }));
     }
 
     /// Whether it depends on the sequence's own tokens.
     fn counts(&self) -> bool {
         self.shaping.repetition != 1.0 || self.shaping.frequency != 0.0 || self.shaping.presence != 0.0
-    }
-}
-
-/// Makes the logits what they were; the first change of each was to what the model said.
-pub(super) fn restore(logits: &mut [f32], saved: &[(TokenId, f32)]) {
-    for (id, logit) in saved.iter().rev() {
-        logits[*id as usize] = *logit;
     }
 }
 
@@ -94,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn logits_are_shaped_as_the_reference_says_and_can_be_restored(
+        fn logits_are_changed_as_the_reference_says(
             shaping in shaping(),
             logits in prop::collection::vec(-20.0f32..20.0, 10),
             tokens in prop::collection::vec(0..14u32, 1..30),
@@ -104,8 +105,18 @@ mod tests {
             let mut shaper = Shaper::new(shaping.clone(), &tokens[..prompt], prompt);
             tokens[prompt..].iter().for_each(|id| shaper.drew(*id));
             let position = tokens.len() as u32;
-            let (mut shaped, mut saved) = (logits.clone(), Vec::new());
-            shaper.apply(&mut shaped, position, &mut saved);
+            let shaped = |shaper: &Shaper| {
+                let (mut shaped, mut changes) = (logits.clone(), Vec::new());
+                shaper.changes(3, position, &mut changes);
+                assert!(changes.is_sorted_by(|a, b| a.id < b.id), "each token is changed once");
+                for change in changes {
+                    assert_eq!(change.draw, 3);
+                    if let Some(logit) = shaped.get_mut(change.id as usize) {
+                        *logit = change.of(*logit);
+                    }
+                }
+                shaped
+            };
             let mut expected = logits.clone();
             reference::bias(&mut expected, &shaping.bias);
             let (repetition, frequency, presence) = (shaping.repetition, shaping.frequency, shaping.presence);
@@ -113,14 +124,9 @@ mod tests {
             if position < shaping.withheld_until {
                 expected[3] = f32::NEG_INFINITY;
             }
-            prop_assert_eq!(&shaped, &expected);
+            prop_assert_eq!(&shaped(&shaper), &expected);
             // A preempted sequence starts anew with all its tokens.
-            let again = Shaper::new(shaping, &tokens, prompt);
-            let mut anew = logits.clone();
-            again.apply(&mut anew, position, &mut Vec::new());
-            prop_assert_eq!(&anew, &expected);
-            restore(&mut shaped, &saved);
-            prop_assert_eq!(shaped, logits);
+            prop_assert_eq!(&shaped(&Shaper::new(shaping, &tokens, prompt)), &expected);
         }
     }
 }
