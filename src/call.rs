@@ -3,16 +3,19 @@
 
 mod asked;
 mod error;
+mod extra;
 mod peer;
 mod record;
 mod reply;
 
 use crate::config;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 use std::time::Instant;
 
 pub use asked::Asked;
 pub use error::{Error, Limited};
+pub use extra::{Extra, tokens};
 pub use peer::{Certificate, Peer};
 pub use record::{Considered, Fields, Level, Record};
 pub use reply::{Lease, Outcome, Release, Reply};
@@ -71,6 +74,8 @@ pub struct Message {
     pub content: String,
     /// The speaker's name, where the client gave one.
     pub name: Option<String>,
+    /// The message as the client wrote it, where it has more than text: a remote server may understand it.
+    pub whole: Option<Arc<Value>>,
 }
 
 /// One prompt.
@@ -187,6 +192,13 @@ pub enum Event {
         /// Of all its tokens, where wanted; else empty.
         logprobs: Vec<TokenLogprob>,
     },
+    /// More of one choice that isn't text, as a remote server says it: calls of tools, reasoning.
+    Other {
+        /// Which choice.
+        choice: u32,
+        /// Fields of the API's `delta`.
+        fields: Map<String, Value>,
+    },
     /// Tokens and device time so far; the last one is final. A later one replaces an earlier one.
     Usage(Usage),
     /// A choice has ended. After every choice ended and the final usage the stream ends.
@@ -220,6 +232,19 @@ pub enum Finish {
     Length,
     /// A filter of a remote server took the rest.
     ContentFilter,
+    /// The model of a remote server calls tools.
+    ToolCalls,
+    /// Likewise, as it was called before there were tools.
+    FunctionCall,
+}
+
+// === impl Message ===
+
+impl Message {
+    /// A turn of text by nobody in particular.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into(), name: None, whole: None }
+    }
 }
 
 // === impl Prompt ===
@@ -289,6 +314,8 @@ impl Finish {
             Finish::Stop => "stop",
             Finish::Length => "length",
             Finish::ContentFilter => "content_filter",
+            Finish::ToolCalls => "tool_calls",
+            Finish::FunctionCall => "function_call",
         }
     }
 }

@@ -75,7 +75,7 @@ fn prompts_and_conversations_have_the_golden_ids() {
     for completion in golden().completions {
         let ids = match (&completion.messages, &completion.prompt) {
             (Some(turns), _) => {
-                let message = |turn: &Turn| Message { role: turn.role.clone(), content: turn.content.clone(), name: None };
+                let message = |turn: &Turn| Message::new(&turn.role, &turn.content);
                 text.encode_chat(&turns.iter().map(message).collect::<Vec<_>>()).expect("the template takes them")
             }
             (None, Some(prompt)) => text.encode(prompt),

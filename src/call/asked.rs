@@ -1,6 +1,6 @@
 //! What the client itself said, before a variant fills in the rest.
 
-use super::{Message, Prompt};
+use super::{Extra, Message, Prompt};
 use crate::config::{Endpoint, Name};
 use std::sync::Arc;
 
@@ -13,6 +13,8 @@ pub struct Asked {
     pub messages: Arc<[Message]>,
     /// The prompts in tokens of the model's reference tokenizer.
     pub prompts: Arc<[Prompt]>,
+    /// What of it only some remote servers understand.
+    pub extras: Arc<[Extra]>,
     /// Bytes of its text, which is what tokenizing it takes its time for.
     pub bytes: usize,
     /// Most tokens per choice.
@@ -52,6 +54,7 @@ impl Default for Asked {
             endpoint: Endpoint::Chat,
             messages: Arc::default(),
             prompts: Arc::default(),
+            extras: Arc::default(),
             bytes: 0,
             max_tokens: None,
             temperature: None,

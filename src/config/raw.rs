@@ -156,6 +156,7 @@ pub(super) struct Upstream {
     pub(super) url: Given<String>,
     pub(super) api_key: Given<SecretSource>,
     pub(super) model: Given<String>,
+    pub(super) parameters: Vec<String>,
     pub(super) context: Given<NonZeroU32>,
     pub(super) timeouts: Timeouts,
     pub(super) max_connections: Given<NonZeroU32>,

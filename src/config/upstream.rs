@@ -22,6 +22,8 @@ pub struct Upstream {
     pub api_key: Option<Secret>,
     /// What the model is called there; `None`: as it is called here.
     pub model: Option<String>,
+    /// Parameters that it takes beside those of the API: they are passed on as clients write them.
+    pub parameters: Vec<String>,
     /// Tokens one sequence may have there, where that is known.
     pub context: Option<NonZeroU32>,
     /// How long it is waited for.
@@ -100,6 +102,16 @@ pub enum Tokenizer {
     Shard(Name),
     /// That of a weights file.
     Weights(Weights),
+}
+
+// === impl Upstream ===
+
+impl Upstream {
+    /// Whether it is sent a request's parameter that engines of this process don't have: one that is `known` to the API, or
+    /// that it is configured to take.
+    pub fn takes(&self, parameter: &str, known: bool) -> bool {
+        known || self.parameters.iter().any(|taken| taken == parameter)
+    }
 }
 
 // === impl BaseUrl ===

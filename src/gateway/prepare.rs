@@ -2,8 +2,8 @@
 //! its random seed, so that large requests can be prepared on another thread.
 
 use crate::api::openai::{self, ChatRequest, CompletionRequest, Generation, Kind, Prompts, StreamUsage};
-use crate::call::{Asked, Call, Error, Message, Prompt, Record, Sampling, Task, TokenId};
-use crate::config::{Class, Config, Endpoint, Model, Name, Prices, Rule, Variant};
+use crate::call::{Asked, Call, Error, Extra, Message, Prompt, Record, Sampling, Task, TokenId};
+use crate::config::{Class, Config, Endpoint, Model, Name, Prices, Rule, UnknownParameters, Variant};
 use crate::route::render::{self, Rendering, Renderings};
 use crate::tenant::Holder;
 use crate::text::Text;
@@ -100,22 +100,23 @@ impl Catalog {
         record: Record,
     ) -> Result<(Call, Wanted), Error> {
         let (body, unknown) = (openai::parse(body)?, self.config.server.unknown_parameters);
-        let (name, input, generation) = match kind {
+        let (name, input, generation, extras) = match kind {
             Kind::Chat => {
-                let ChatRequest { model, messages, generation } = ChatRequest::parse(body, unknown)?;
-                (model, Input::Chat(messages), generation)
+                let ChatRequest { model, messages, generation, extras } = ChatRequest::parse(body, unknown)?;
+                (model, Input::Chat(messages), generation, extras)
             }
             Kind::Completion => {
-                let CompletionRequest { model, prompts, generation } = CompletionRequest::parse(body, unknown)?;
-                (model, Input::Completion(prompts), generation)
+                let CompletionRequest { model, prompts, generation, extras } = CompletionRequest::parse(body, unknown)?;
+                (model, Input::Completion(prompts), generation, extras)
             }
         };
         let model = self.model(&name, &holder)?.clone();
         record.lock().model = Some(model.name.clone());
         let served = self.served.get(&model.name);
         let served = served.ok_or_else(|| Error::NoCapacity { model: model.name.to_string(), retry_after: LOADING })?;
+        let extras = self.passed(&model, extras)?;
         let bytes = input.bytes();
-        let (messages, prompts) = input.tokenize(served)?;
+        let (messages, prompts) = input.tokenize(served, &extras)?;
         let choices = choices(prompts.len(), generation.n)?;
         if let Some(text) = &served.text {
             check_bias(&generation, text)?;
@@ -134,6 +135,7 @@ impl Catalog {
         let sampling = Arc::new(sampling(&generation)?);
         let mut asked = asked(generation, self.headers.get(&model.name), headers);
         (asked.messages, asked.prompts, asked.bytes) = (messages.clone(), prompts.clone(), bytes);
+        asked.extras = extras.into();
         asked.endpoint = match kind {
             Kind::Chat => Endpoint::Chat,
             Kind::Completion => Endpoint::Completions,
@@ -154,6 +156,21 @@ impl Catalog {
             first_by: None,
         };
         Ok((call, wanted))
+    }
+
+    /// Those of a request's extras that a remote server of the model takes.
+    fn passed(&self, model: &Model, extras: Vec<Extra>) -> Result<Vec<Extra>, Error> {
+        let backends = || model.variants.values().flat_map(|variant| variant.backends.iter());
+        let mut passed = Vec::with_capacity(extras.len());
+        for extra in extras {
+            let mut remotes = backends().filter_map(|backend| self.config.upstreams.get(backend));
+            if remotes.any(|remote| remote.takes(&extra.name, extra.known)) {
+                passed.push(extra);
+            } else if extra.known || self.config.server.unknown_parameters == UnknownParameters::Refuse {
+                return Err(extra.refusal);
+            }
+        }
+        Ok(passed)
     }
 }
 
@@ -176,9 +193,10 @@ impl Input {
         }
     }
 
-    fn tokenize(self, served: &Served) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
-        let Some(text) = &served.text else { return self.bound() };
+    fn tokenize(self, served: &Served, extras: &[Extra]) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
+        let Some(text) = &served.text else { return self.bound(extras) };
         match self {
+            Input::Chat(_) if !extras.is_empty() => self.bound(extras), // the template here knows nothing of them
             Input::Chat(messages) => {
                 let prompt = render::chat(&messages, text, limit(served))?;
                 Ok((messages, vec![prompt]))
@@ -197,13 +215,13 @@ impl Input {
     }
 
     /// Without a tokenizer: no text has more tokens than bytes.
-    fn bound(self) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
+    fn bound(self, extras: &[Extra]) -> Result<(Vec<Message>, Vec<Prompt>), Error> {
         let bound = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
         let text = |one: String| Prompt { text: Some(one.as_str().into()), ..Prompt::uncounted(bound(one.len())) };
         let ids = |ids: Vec<TokenId>| Prompt { tokens: bound(ids.len()), ids: ids.into(), exact: true, ..Prompt::uncounted(0) };
         match self {
             Input::Chat(messages) => {
-                let prompt = render::bound(&messages);
+                let prompt = render::bound(&messages, extras);
                 Ok((messages, vec![prompt]))
             }
             Input::Completion(prompts) => {

@@ -113,9 +113,10 @@ impl Watch {
             }
             // A backend that doesn't tell its tokens sends about one in a piece, until it reports its usage. One that does tells
             // text that it had held back without them at the end.
-            Event::Text { choice, text, .. } => {
+            Event::Text { text, .. } if text.is_empty() => {}
+            Event::Text { choice, .. } | Event::Other { choice, .. } => {
                 let now = self.clock.now();
-                if let Some(pace) = self.choices.get_mut(*choice as usize).filter(|pace| !text.is_empty() && !pace.told) {
+                if let Some(pace) = self.choices.get_mut(*choice as usize).filter(|pace| !pace.told) {
                     note(&self.record, now, 1);
                     pace.piece(now, 1, &self.latency);
                 }

@@ -68,7 +68,7 @@ pub fn generate(
     let clock = Clock::system();
     let engine = engines.load(shard, &Loading::default())?;
     let shard = start_shard(shard, engine, &Siblings::default(), &Metrics::new(), &clock)?;
-    let turn = |role: &str, content: &str| Message { role: role.into(), content: content.into(), name: None };
+    let turn = |role: &str, content: &str| Message::new(role, content);
     let system = variant.system.iter().map(|system| turn("system", system));
     let messages: Vec<_> = system.chain([turn("user", &request.prompt)]).collect();
     let ids = if request.raw { shard.text().encode(&request.prompt) } else { shard.text().encode_chat(&messages)? };

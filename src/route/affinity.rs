@@ -165,7 +165,7 @@ mod tests {
     }
 
     fn asks(first: &str, later: &str) -> Call {
-        let message = |role: &str, content: &str| Message { role: role.to_owned(), content: content.to_owned(), name: None };
+        let message = |role: &str, content: &str| Message::new(role, content);
         let messages = [message("system", "Be brief."), message("user", first), message("assistant", "Yes."), message("user", later)];
         Call { messages: messages.into(), ..call() }
     }

@@ -1,6 +1,6 @@
 //! A variant's own call: its system message, its tokens, its sampling, as many tokens as it has room for.
 
-use crate::call::{Asked, Call, Error, Message, Prompt, Route, Sampling};
+use crate::call::{Asked, Call, Error, Extra, Message, Prompt, Route, Sampling, tokens};
 use crate::config::{Endpoint, Name, SamplingDefaults, Variant};
 use crate::text::Text;
 use std::collections::BTreeMap;
@@ -116,7 +116,7 @@ impl Renderings {
 fn system(asked: &Asked, variant: &Variant) -> Option<Message> {
     let system = variant.system.as_ref()?;
     let wanted = !asked.messages.is_empty() && asked.messages.iter().all(|message| message.role != "system");
-    wanted.then(|| Message { role: "system".to_owned(), content: system.to_string(), name: None })
+    wanted.then(|| Message::new("system", system.as_ref()))
 }
 
 fn reads_alike(asked: &Asked, rendering: &Rendering) -> bool {
@@ -129,7 +129,8 @@ fn prompts(asked: &Asked, messages: &Arc<[Message]>, rendering: &Rendering, bias
     if alike && Arc::ptr_eq(messages, &asked.messages) {
         return Ok(asked.prompts.clone());
     }
-    let Some(text) = &rendering.text else { return Ok([bound(messages)].into()) };
+    let chat_of_extras = asked.endpoint == Endpoint::Chat && !asked.extras.is_empty();
+    let Some(text) = rendering.text.as_ref().filter(|_| !chat_of_extras) else { return Ok([bound(messages, &asked.extras)].into()) };
     if biased && !alike {
         return Err(foreign_ids("logit_bias"));
     }
@@ -216,11 +217,16 @@ pub fn check(prompt: Prompt, path: &str) -> Result<Prompt, Error> {
     Ok(prompt)
 }
 
-/// Without a tokenizer: no text has more tokens than bytes.
-pub fn bound(messages: &[Message]) -> Prompt {
-    let turn = |message: &Message| message.content.len() + message.role.len() + message.name.as_ref().map_or(0, String::len);
+/// Where nobody here can count: without a tokenizer, or with what only a remote server reads. No text has more tokens than
+/// bytes.
+pub fn bound(messages: &[Message], extras: &[Extra]) -> Prompt {
+    let turn = |message: &Message| match &message.whole {
+        None => message.content.len() + message.role.len() + message.name.as_ref().map_or(0, String::len),
+        Some(whole) => tokens(whole),
+    };
     let bytes: usize = messages.iter().map(|message| turn(message) + TURN_TOKENS).sum();
-    Prompt::uncounted(u32::try_from(bytes + TEMPLATE_TOKENS).unwrap_or(u32::MAX))
+    let extra: usize = extras.iter().map(Extra::tokens).sum();
+    Prompt::uncounted(u32::try_from(bytes + extra + TEMPLATE_TOKENS).unwrap_or(u32::MAX))
 }
 
 /// Refuses before it is tokenized what can't fit whatever its tokens are.

@@ -230,6 +230,9 @@ impl Backend for Shard {
     }
 
     fn supports(&self, call: &Call) -> Result<(), Error> {
+        if let Some(extra) = call.asked.extras.first() {
+            return Err(extra.refusal.clone());
+        }
         let limit = u64::from(self.context().min(self.pool_tokens()));
         let max_tokens = u64::from(call.sampling.max_tokens.max(1));
         let fits = |prompt: &Prompt| prompt.ids.len() as u64 + max_tokens <= limit;

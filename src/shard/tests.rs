@@ -125,7 +125,7 @@ async fn read(mut reply: Reply) -> Result<(String, Vec<Finish>, Usage), Error> {
         match event? {
             Event::Text { text, .. } => said.push_str(&text),
             Event::Finish { reason, .. } => ends.push(reason),
-            Event::Echo { .. } | Event::Usage(_) => {}
+            Event::Echo { .. } | Event::Other { .. } | Event::Usage(_) => {}
         }
     }
     let usage = reply.usage();

@@ -54,6 +54,9 @@ impl Backend for Upstream {
                 return Err(Error::Unsupported { param: param.to_owned(), message });
             }
         }
+        if let Some(extra) = call.asked.extras.iter().find(|extra| !self.remote.config.takes(&extra.name, extra.known)) {
+            return Err(extra.refusal.clone());
+        }
         let Some(limit) = self.remote.config.context.map(|context| u64::from(context.get())) else { return Ok(()) };
         let max_tokens = u64::from(call.sampling.max_tokens);
         // An upper bound refuses nothing: the remote counts.

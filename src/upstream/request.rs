@@ -10,6 +10,7 @@ use http::uri::{PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
 use http_body_util::Full;
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 /// What every message to one remote has.
@@ -45,6 +46,9 @@ struct Body<'a> {
     stop: &'a [String],
     #[serde(flatten)]
     shaping: Shaping,
+    /// What the client wrote and only the remote understands.
+    #[serde(flatten)]
+    extras: BTreeMap<&'a str, &'a Value>,
 }
 
 /// What not every server knows is only sent where it is asked for.
@@ -76,11 +80,16 @@ enum Input<'a> {
 }
 
 #[derive(Serialize)]
-struct Turn<'a> {
-    role: &'a str,
-    content: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    name: Option<&'a str>,
+#[serde(untagged)]
+enum Turn<'a> {
+    Text {
+        role: &'a str,
+        content: &'a str,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        name: Option<&'a str>,
+    },
+    /// As its client wrote it.
+    Whole(&'a Value),
 }
 
 #[derive(Serialize)]
@@ -196,6 +205,7 @@ impl<'a> Body<'a> {
             seed: seed.cast_signed(),
             stop,
             shaping: Shaping::of(&call.sampling),
+            extras: call.asked.extras.iter().filter_map(|extra| Some((extra.name.as_str(), extra.value.as_ref()?))).collect(),
         }
     }
 }
@@ -219,7 +229,10 @@ fn is_default<const DEFAULT: i8>(number: &f32) -> bool {
 
 impl<'a> Turn<'a> {
     fn of(message: &'a call::Message) -> Self {
-        Self { role: &message.role, content: &message.content, name: message.name.as_deref() }
+        match &message.whole {
+            None => Turn::Text { role: &message.role, content: &message.content, name: message.name.as_deref() },
+            Some(whole) => Turn::Whole(whole),
+        }
     }
 }
 

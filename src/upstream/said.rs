@@ -80,7 +80,11 @@ impl Said {
         let Piece { index: choice, text, other, finish } = piece;
         // Of a choice that wasn't asked for, or that has ended.
         let Some(finished) = self.finished.get_mut(choice as usize).filter(|finished| !**finished) else { return Ok(()) };
-        self.begun |= other;
+        if !other.is_empty() {
+            self.begun = true;
+            self.pieces += 1;
+            self.events.push_back(Event::Other { choice, fields: other });
+        }
         if !text.is_empty() {
             self.begun = true;
             self.pieces += 1;
@@ -131,6 +135,8 @@ fn reason_of(reason: &str) -> Result<Finish, Failure> {
     match reason {
         "length" | "max_tokens" => Ok(Finish::Length),
         "content_filter" => Ok(Finish::ContentFilter),
+        "tool_calls" => Ok(Finish::ToolCalls),
+        "function_call" => Ok(Finish::FunctionCall),
         "abort" | "cancelled" | "error" => Err(Failure::Reported),
         _ => Ok(Finish::Stop),
     }

@@ -2,10 +2,11 @@
 
 use super::Generation;
 use super::fields::{Fields, invalid, wrong_type};
-use super::generation::MOST_LOGPROBS;
-use crate::call::{Error, Message};
+use super::generation::{MOST_LOGPROBS, is_empty};
+use crate::call::{Error, Extra, Message};
 use crate::config::UnknownParameters;
 use serde_json::Value;
+use std::sync::Arc;
 
 /// A chat request whose every field was checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,6 +17,8 @@ pub struct ChatRequest {
     pub messages: Vec<Message>,
     /// What both endpoints share.
     pub generation: Generation,
+    /// What only some remote servers understand.
+    pub extras: Vec<Extra>,
 }
 
 /// Roles of messages. `developer` is what newer clients call `system`; templates know only the latter.
@@ -38,14 +41,45 @@ impl ChatRequest {
         if messages.is_empty() {
             return Err(invalid("messages".to_owned(), "'messages' is empty. Send at least one message.".to_owned()));
         }
-        let messages = messages.into_iter().enumerate().map(|(index, value)| message(index, value, unknown)).collect::<Result<_, _>>()?;
+        let mut extras = Vec::new();
+        let each = messages.into_iter().enumerate().map(|(index, value)| any_message(index, value, unknown, &mut extras));
+        let messages = each.collect::<Result<_, _>>()?;
+        take_tools(&mut fields);
         let mut generation = Generation::take(&mut fields, unknown)?;
         generation.check_max_tokens()?;
         generation.logprobs = logprobs(&mut fields)?;
-        take_not_built(&mut fields)?;
-        fields.finish(unknown)?;
-        Ok(Self { model, messages, generation })
+        take_remote(&mut fields);
+        extras.append(&mut fields.rest());
+        Ok(Self { model, messages, generation, extras })
     }
+}
+
+/// A message of text; or one that has more, which is an extra of the request.
+fn any_message(index: usize, value: Value, unknown: UnknownParameters, extras: &mut Vec<Extra>) -> Result<Message, Error> {
+    if is_text(&value) {
+        return message(index, value, unknown);
+    }
+    match message(index, value.clone(), unknown) {
+        Err(refusal @ Error::Unsupported { .. }) => {
+            let role = value["role"].as_str().unwrap_or_default().to_owned();
+            let texts = match &value["content"] {
+                Value::String(text) => text.clone(),
+                Value::Array(parts) => parts.iter().filter_map(|part| part["text"].as_str()).collect::<Vec<_>>().join("\n"),
+                _ => String::new(),
+            };
+            extras.push(Extra { name: format!("messages[{index}]"), value: None, known: true, refusal });
+            Ok(Message { whole: Some(Arc::new(value)), ..Message::new(role, texts) })
+        }
+        read => read,
+    }
+}
+
+/// Whether a message has nothing that would make it an extra, seen at a glance.
+fn is_text(value: &Value) -> bool {
+    let Value::Object(message) = value else { return true };
+    message.keys().all(|key| matches!(key.as_str(), "role" | "content" | "name"))
+        && message.get("content").is_some_and(Value::is_string)
+        && message.get("role").and_then(Value::as_str).is_some_and(|role| ROLES.contains(&role))
 }
 
 fn message(index: usize, value: Value, unknown: UnknownParameters) -> Result<Message, Error> {
@@ -75,7 +109,7 @@ fn message(index: usize, value: Value, unknown: UnknownParameters) -> Result<Mes
     };
     let name = fields.string("name")?;
     fields.finish(unknown)?;
-    Ok(Message { role, content, name })
+    Ok(Message { name, ..Message::new(role, content) })
 }
 
 /// Several parts read as paragraphs of one text.
@@ -110,19 +144,24 @@ fn logprobs(fields: &mut Fields) -> Result<Option<u32>, Error> {
     }
 }
 
-fn take_not_built(fields: &mut Fields) -> Result<(), Error> {
-    fields.not_built("tools", is_empty)?;
-    fields.not_built("tool_choice", |value| value == "none" || value == "auto")?;
-    fields.not_built("functions", is_empty)?;
-    fields.not_built("function_call", |value| value == "none" || value == "auto")?;
-    fields.not_built("response_format", |value| value["type"] == "text")?;
-    fields.not_built("modalities", |value| value.as_array().is_some_and(|all| all.iter().all(|one| one == "text")))?;
-    for unavailable in ["audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"] {
-        fields.not_built(unavailable, |_| false)?;
+/// Tools, and what is said of how to call them: without any that says nothing.
+fn take_tools(fields: &mut Fields) {
+    let says_nothing: fn(&Value) -> bool = |value| value == "none" || value == "auto";
+    let neutral = |tools: bool| -> fn(&Value) -> bool { if tools { |_| false } else { says_nothing } };
+    let tools = fields.remote("tools", is_empty);
+    fields.remote("tool_choice", neutral(tools));
+    if tools {
+        fields.remote("parallel_tool_calls", |_| false);
     }
-    Ok(())
+    let functions = fields.remote("functions", is_empty);
+    fields.remote("function_call", neutral(functions));
 }
 
-fn is_empty(value: &Value) -> bool {
-    value.as_array().is_some_and(Vec::is_empty)
+/// What chat alone has that is known and not built here.
+fn take_remote(fields: &mut Fields) {
+    fields.remote("response_format", |value| value["type"] == "text");
+    fields.remote("modalities", |value| value.as_array().is_some_and(|all| all.iter().all(|one| one == "text")));
+    for unavailable in ["audio", "prediction", "reasoning_effort", "verbosity", "web_search_options"] {
+        fields.remote(unavailable, |_| false);
+    }
 }

@@ -4,7 +4,7 @@
 use super::Kind;
 use crate::call::Usage;
 use serde::{Deserialize, Deserializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What one event of a stream says.
 #[derive(Debug, Default, PartialEq)]
@@ -24,8 +24,8 @@ pub struct Piece {
     pub index: u32,
     /// Its text, maybe none.
     pub text: String,
-    /// Whether it has something that isn't text: reasoning, a tool's call.
-    pub other: bool,
+    /// What it has that isn't text, as it was said: reasoning, calls of tools.
+    pub other: Map<String, Value>,
     /// Why the choice ends with it, as the server says.
     pub finish: Option<String>,
 }
@@ -81,17 +81,20 @@ struct Delta {
     #[serde(default)]
     content: Option<String>,
     #[serde(default)]
-    reasoning_content: Option<Something>,
+    reasoning_content: Option<Value>,
     #[serde(default)]
-    reasoning: Option<Something>,
+    reasoning: Option<Value>,
     #[serde(default)]
-    tool_calls: Option<Something>,
+    tool_calls: Option<Value>,
     #[serde(default)]
-    refusal: Option<String>,
+    function_call: Option<Value>,
+    #[serde(default)]
+    refusal: Option<Value>,
+    #[serde(default)]
+    audio: Option<Value>,
+    #[serde(default)]
+    annotations: Option<Value>,
 }
-
-/// Any value, not kept.
-struct Something;
 
 #[derive(Deserialize)]
 struct WireCounts {
@@ -131,12 +134,33 @@ impl Choice {
     fn piece(self, kind: Kind) -> Piece {
         let Self { index, delta, text, finish_reason: finish } = self;
         if kind == Kind::Completion {
-            return Piece { index, text: text.unwrap_or_default(), other: false, finish };
+            return Piece { index, text: text.unwrap_or_default(), other: Map::new(), finish };
         }
-        let delta = delta.unwrap_or_default();
-        let other = delta.reasoning_content.is_some() || delta.reasoning.is_some() || delta.tool_calls.is_some();
-        let text = delta.content.filter(|text| !text.is_empty()).or(delta.refusal).unwrap_or_default();
-        Piece { index, text, other, finish }
+        let Delta { content, reasoning_content, reasoning, tool_calls, function_call, refusal, audio, annotations } =
+            delta.unwrap_or_default();
+        let named = [
+            ("reasoning_content", reasoning_content),
+            ("reasoning", reasoning),
+            ("tool_calls", tool_calls),
+            ("function_call", function_call),
+            ("refusal", refusal),
+            ("audio", audio),
+            ("annotations", annotations),
+        ];
+        let said = named.into_iter().filter_map(|(name, value)| Some((name, value.filter(says_something)?)));
+        let other = said.map(|(name, value)| (name.to_owned(), value)).collect();
+        Piece { index, text: content.unwrap_or_default(), other, finish }
+    }
+}
+
+/// Some servers write every field into every chunk.
+fn says_something(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::String(text) => !text.is_empty(),
+        Value::Array(values) => !values.is_empty(),
+        Value::Object(map) => !map.is_empty(),
+        Value::Bool(_) | Value::Number(_) => true,
     }
 }
 
@@ -217,12 +241,6 @@ impl Remark {
 
 // === impl Deserialize ===
 
-impl<'de> Deserialize<'de> for Something {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        serde::de::IgnoredAny::deserialize(deserializer).map(|_| Something)
-    }
-}
-
 fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(deserializer: D) -> Result<T, D::Error> {
     Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
@@ -232,6 +250,7 @@ mod tests {
     #![expect(clippy::unwrap_used, reason = "a test may stop at a surprise")]
 
     use super::*;
+    use serde_json::json;
 
     fn chat(data: &str) -> Chunk {
         Chunk::parse(Kind::Chat, data.as_bytes()).unwrap()
@@ -249,13 +268,16 @@ mod tests {
             assert_eq!(chat(nothing), Chunk::default());
         }
         let reasoning = chat(r#"{"choices":[{"index":0,"delta":{"content":null,"reasoning_content":"hm"}}]}"#);
-        assert!(reasoning.pieces[0].other && reasoning.pieces[0].text.is_empty());
+        assert_eq!(Value::from(reasoning.pieces[0].other.clone()), json!({"reasoning_content": "hm"}));
+        assert!(reasoning.pieces[0].text.is_empty());
+        let nothing = chat(r#"{"choices":[{"delta":{"content":"a","tool_calls":[],"reasoning":null,"refusal":""}}]}"#);
+        assert_eq!(nothing.pieces, [Piece { text: "a".into(), ..Piece::default() }]);
     }
 
     #[test]
     fn a_completion_chunk_has_its_text_in_the_choice() {
         let chunk = Chunk::parse(Kind::Completion, br#"{"choices":[{"index":2,"text":"b","finish_reason":"stop"}]}"#).unwrap();
-        assert_eq!(chunk.pieces, [Piece { index: 2, text: "b".into(), other: false, finish: Some("stop".into()) }]);
+        assert_eq!(chunk.pieces, [Piece { index: 2, text: "b".into(), other: Map::new(), finish: Some("stop".into()) }]);
     }
 
     #[test]

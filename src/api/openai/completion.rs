@@ -3,7 +3,7 @@
 use super::Generation;
 use super::fields::{Fields, integer, invalid, wrong_type};
 use super::generation::MOST_LOGPROBS;
-use crate::call::{Error, TokenId};
+use crate::call::{Error, Extra, TokenId};
 use crate::config::UnknownParameters;
 use serde_json::Value;
 
@@ -16,6 +16,8 @@ pub struct CompletionRequest {
     pub prompts: Prompts,
     /// What both endpoints share.
     pub generation: Generation,
+    /// What only some remote servers understand.
+    pub extras: Vec<Extra>,
 }
 
 /// One or many prompts, none of them empty.
@@ -49,10 +51,9 @@ impl CompletionRequest {
         generation.echo = fields.boolean("echo")?;
         generation.logprobs = fields.integer("logprobs", 0..=MOST_LOGPROBS)?.map(|top| top as u32);
         generation.check_max_tokens()?;
-        fields.not_built("best_of", |value| value == 1)?;
-        fields.not_built("suffix", |value| value == "")?;
-        fields.finish(unknown)?;
-        Ok(Self { model, prompts, generation })
+        fields.remote("best_of", |value| value == 1);
+        fields.remote("suffix", |value| value == "");
+        Ok(Self { model, prompts, generation, extras: fields.rest() })
     }
 }
 

@@ -1,7 +1,7 @@
 //! One JSON object of a request, taken apart field by field. Whatever is asked for knows its path, so whatever is wrong
 //! with it can be named; what nobody asked for is unknown.
 
-use crate::call::Error;
+use crate::call::{Error, Extra};
 use crate::config::UnknownParameters;
 use serde_json::{Map, Value};
 use std::ops::RangeInclusive;
@@ -13,6 +13,8 @@ pub(super) struct Fields {
     path: String,
     /// What was asked for, to suggest the nearest name for what wasn't.
     asked: Vec<&'static str>,
+    /// Those that only some remote servers know.
+    extras: Vec<Extra>,
 }
 
 // === impl Fields ===
@@ -20,7 +22,7 @@ pub(super) struct Fields {
 impl Fields {
     pub(super) fn of(value: Value, path: String) -> Result<Self, Error> {
         match value {
-            Value::Object(map) => Ok(Self { map, path, asked: Vec::with_capacity(32) }),
+            Value::Object(map) => Ok(Self { map, path, asked: Vec::with_capacity(32), extras: Vec::new() }),
             other if path.is_empty() => {
                 Err(Error::Invalid { param: None, message: format!("The body must be a JSON object, but it is {}.", shown(&other)) })
             }
@@ -88,25 +90,52 @@ impl Fields {
     /// Takes a field that is known and not built. A neutral value asks for nothing and passes.
     pub(super) fn not_built(&mut self, name: &'static str, neutral: fn(&Value) -> bool) -> Result<(), Error> {
         match self.take(name) {
-            Some(value) if !neutral(&value) => {
-                let path = self.path(name);
-                let message = format!("'{path}' with the value {} isn't supported here. Leave it out.", shown(&value));
-                Err(Error::Unsupported { param: path, message })
-            }
+            Some(value) if !neutral(&value) => Err(self.unsupported(name, &value)),
             _ => Ok(()),
         }
     }
 
+    /// Takes a field that is known, not built here, and passed on to remote servers. True where it asks for something.
+    pub(super) fn remote(&mut self, name: &'static str, neutral: fn(&Value) -> bool) -> bool {
+        let Some(value) = self.take(name).filter(|value| !neutral(value)) else { return false };
+        let refusal = self.unsupported(name, &value);
+        self.extras.push(Extra { name: name.to_owned(), value: Some(value), known: true, refusal });
+        true
+    }
+
+    fn unsupported(&self, name: &str, value: &Value) -> Error {
+        let path = self.path(name);
+        let message = format!("'{path}' with the value {} isn't supported here. Leave it out.", shown(value));
+        Error::Unsupported { param: path, message }
+    }
+
     /// Refuses what nobody asked for, unless it may be ignored.
     pub(super) fn finish(self, unknown: UnknownParameters) -> Result<(), Error> {
-        let Some(name) = self.map.keys().next().filter(|_| unknown == UnknownParameters::Refuse) else { return Ok(()) };
+        match self.map.keys().next().filter(|_| unknown == UnknownParameters::Refuse) {
+            Some(name) => Err(self.unknown(name)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is left for remote servers: the fields that were taken for them, and those that nobody asked for.
+    pub(super) fn rest(mut self) -> Vec<Extra> {
+        let mut extras = std::mem::take(&mut self.extras);
+        let unknown = std::mem::take(&mut self.map).into_iter().filter(|(_, value)| !value.is_null());
+        extras.extend(unknown.map(|(name, value)| {
+            let refusal = self.unknown(&name);
+            Extra { name, value: Some(value), known: false, refusal }
+        }));
+        extras
+    }
+
+    fn unknown(&self, name: &str) -> Error {
         let path = self.path(name);
         let near = self.asked.iter().map(|asked| (strsim::damerau_levenshtein(name, asked), asked)).min();
         let message = match near.filter(|(distance, _)| *distance <= 2) {
             Some((_, asked)) => format!("Unknown parameter: '{path}'. Did you mean '{}'?", self.path(asked)),
             None => format!("Unknown parameter: '{path}'. Leave it out."),
         };
-        Err(Error::Unsupported { param: path, message })
+        Error::Unsupported { param: path, message }
     }
 }
 

@@ -113,7 +113,7 @@ impl Generation {
         };
         let usage = stream_usage(fields, generation.stream, unknown)?;
         take_harmless(fields)?;
-        take_not_built(fields)?;
+        take_remote(fields);
         Ok(Self { usage, ..generation })
     }
 
@@ -230,18 +230,21 @@ fn stream_usage(fields: &mut Fields, stream: bool, unknown: UnknownParameters) -
 fn take_harmless(fields: &mut Fields) -> Result<(), Error> {
     fields.string("safety_identifier")?;
     fields.object("metadata")?;
-    fields.boolean("parallel_tool_calls")?; // says something about tools, of which there are none
+    fields.boolean("parallel_tool_calls")?; // where there are no tools it says nothing
     fields.not_built("store", |value| value == false)
 }
 
-/// Parameters of the field that are known here and not built.
-fn take_not_built(fields: &mut Fields) -> Result<(), Error> {
-    let empty: fn(&Value) -> bool = |value| value.as_array().is_some_and(Vec::is_empty);
-    fields.not_built("stop_token_ids", empty)?;
-    fields.not_built("bad_words", empty)?;
-    fields.not_built("include_stop_str_in_output", |value| value == false)?;
-    fields.not_built("skip_special_tokens", |value| value == true)?;
-    fields.not_built("spaces_between_special_tokens", |value| value == true)?;
-    fields.not_built("use_beam_search", |value| value == false)?;
-    fields.not_built("length_penalty", |value| value.as_f64() == Some(1.0))
+/// Parameters of the field that are known and not built here.
+fn take_remote(fields: &mut Fields) {
+    fields.remote("stop_token_ids", is_empty);
+    fields.remote("bad_words", is_empty);
+    fields.remote("include_stop_str_in_output", |value| value == false);
+    fields.remote("skip_special_tokens", |value| value == true);
+    fields.remote("spaces_between_special_tokens", |value| value == true);
+    fields.remote("use_beam_search", |value| value == false);
+    fields.remote("length_penalty", |value| value.as_f64() == Some(1.0));
+}
+
+pub(super) fn is_empty(value: &Value) -> bool {
+    value.as_array().is_some_and(Vec::is_empty)
 }

@@ -4,6 +4,7 @@
 mod chat;
 mod chunk;
 mod completion;
+mod deltas;
 mod fields;
 mod generation;
 mod logprobs;

@@ -8,6 +8,7 @@ use crate::call::{Event, Finish, TokenId, TokenLogprob, Usage};
 use crate::config::Prices;
 use bytes::{BufMut, BytesMut};
 use serde::Serialize;
+use serde_json::{Map, Value};
 
 /// Writes the chunks of one answer. What all chunks repeat is serialized once.
 pub struct Chunks {
@@ -45,6 +46,15 @@ struct Delta<'a> {
     content: Option<&'a str>,
 }
 
+/// More of a choice that isn't text.
+#[derive(Serialize)]
+struct OtherChoice<'a> {
+    index: u32,
+    delta: &'a Map<String, Value>,
+    logprobs: (),
+    finish_reason: (),
+}
+
 #[derive(Serialize)]
 struct TextChoice<'a> {
     index: u32,
@@ -80,7 +90,7 @@ impl Chunks {
     /// for. True where content was written.
     pub fn write(&mut self, event: &Event, out: &mut BytesMut) -> bool {
         match event {
-            Event::Text { choice, .. } | Event::Echo { choice, .. } | Event::Finish { choice, .. }
+            Event::Text { choice, .. } | Event::Echo { choice, .. } | Event::Other { choice, .. } | Event::Finish { choice, .. }
                 if *choice as usize >= self.begun.len() =>
             {
                 false
@@ -90,6 +100,11 @@ impl Chunks {
                 self.content(*choice, text, ids, logprobs, out)
             }
             Event::Echo { choice, text, ids, logprobs } => self.content(*choice, text, ids, logprobs, out),
+            Event::Other { choice, fields } => {
+                self.begin(*choice, out);
+                self.chunk(&OtherChoice { index: *choice, delta: fields, logprobs: (), finish_reason: () }, out);
+                true
+            }
             Event::Finish { choice, reason } => {
                 self.begin(*choice, out);
                 self.choice(*choice, None, Some(*reason), None, &[], out);

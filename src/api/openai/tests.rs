@@ -17,6 +17,12 @@ fn chat(extra: Value) -> Result<ChatRequest, Error> {
 }
 
 /// The parameter an error names, and whether it is one that isn't supported.
+/// What is said where nobody takes the request's first extra, or of what nobody could take.
+fn refusal(request: Result<ChatRequest, Error>) -> Error {
+    request
+        .map_or_else(|error| error, |request| request.extras.into_iter().next().expect("the request is refused, or has an extra").refusal)
+}
+
 fn named(error: Error) -> (String, bool) {
     match error {
         Error::Invalid { param, .. } => (param.unwrap_or_default(), false),
@@ -106,21 +112,46 @@ fn parameters_that_are_unknown_or_not_built_are_refused_by_name() {
         (json!({"messages": [{"role": "assistant", "content": "a", "tool_calls": [{}]}]}), "messages[0].tool_calls"),
     ] {
         let shown = extra.to_string();
-        assert_eq!(named(chat(extra).unwrap_err()), (path.to_owned(), true), "{shown}");
+        assert_eq!(named(refusal(chat(extra))), (path.to_owned(), true), "{shown}");
     }
 }
 
 #[test]
 fn a_misspelt_parameter_is_answered_with_the_right_name() {
-    let error = chat(json!({"temprature": 1})).unwrap_err();
+    let error = refusal(chat(json!({"temprature": 1})));
     assert!(error.to_string().contains("Did you mean 'temperature'?"), "{error}");
 }
 
 #[test]
-fn unknown_parameters_may_be_ignored_but_those_not_built_may_not() {
-    let body = |name: &str| json!({"model": "smol", "messages": [{"role": "user", "content": "Hi", "mood": 1}], name: [{}]});
-    assert!(ChatRequest::parse(body("frobnicate"), Ignore).is_ok());
-    assert_eq!(named(ChatRequest::parse(body("tools"), Ignore).unwrap_err()), ("tools".to_owned(), true));
+fn what_isnt_known_in_parts_of_a_request_may_be_ignored() {
+    let body = json!({"model": "smol", "messages": [{"role": "user", "content": "Hi", "mood": 1}]});
+    assert_eq!(ChatRequest::parse(body, Ignore).unwrap().extras, []);
+}
+
+#[test]
+fn what_only_remote_servers_understand_is_kept_as_it_was_written() {
+    let tools = json!([{"type": "function", "function": {"name": "weather"}}]);
+    let image = json!({"role": "user", "content": [{"type": "text", "text": "what?"}, {"type": "image_url", "image_url": {"url": "u"}}]});
+    let called = json!({"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]});
+    let result = json!({"role": "tool", "tool_call_id": "1", "content": "7"});
+    let request = chat(json!({
+        "messages": [{"role": "user", "content": "Hi"}, image, called, result],
+        "tools": tools, "tool_choice": "none", "parallel_tool_calls": false, "frobnicate": 1, "logit_bias": null, "nothing": null,
+    }));
+    let request = request.unwrap();
+    let extras: Vec<_> = request.extras.iter().map(|extra| (extra.name.as_str(), extra.known, extra.value.clone())).collect();
+    let expected = [
+        ("messages[1]", true, None),
+        ("messages[2]", true, None),
+        ("messages[3]", true, None),
+        ("tools", true, Some(tools)),
+        ("tool_choice", true, Some(json!("none"))),
+        ("parallel_tool_calls", true, Some(json!(false))),
+        ("frobnicate", false, Some(json!(1))),
+    ];
+    assert_eq!(extras, expected);
+    let messages: Vec<_> = request.messages.iter().map(|message| (message.content.as_str(), message.whole.as_deref())).collect();
+    assert_eq!(messages, [("Hi", None), ("what?", Some(&image)), ("", Some(&called)), ("7", Some(&result))]);
 }
 
 #[test]
@@ -149,9 +180,8 @@ fn a_chat_request_is_understood_in_full() {
     }));
     let request = request.unwrap();
     let message = |role: &str, content: &str, name: Option<&str>| crate::call::Message {
-        role: role.into(),
-        content: content.into(),
         name: name.map(Into::into),
+        ..crate::call::Message::new(role, content)
     };
     assert_eq!(
         request.messages,

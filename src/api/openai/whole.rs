@@ -2,9 +2,11 @@
 
 use super::logprobs::{ChatLogprobs, TextLogprobs};
 use super::usage::UsageBody;
-use super::{Head, Kind};
+use super::{Head, Kind, deltas};
 use crate::call::{Event, Finish, TokenId, TokenLogprob, Usage};
 use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Gathers the events of one answer.
 pub struct Whole {
@@ -18,6 +20,8 @@ struct Gathered {
     text: String,
     ids: Vec<TokenId>,
     logprobs: Vec<TokenLogprob>,
+    /// What isn't text, by its name.
+    other: Map<String, Value>,
     finish: Option<Finish>,
 }
 
@@ -42,8 +46,11 @@ struct ChatChoice<'a> {
 #[derive(Serialize)]
 struct Message<'a> {
     role: &'static str,
-    content: &'a str,
-    refusal: (),
+    /// `None` where there is only something else.
+    content: Option<&'a str>,
+    refusal: Option<&'a Value>,
+    #[serde(flatten)]
+    other: BTreeMap<&'a str, &'a Value>,
 }
 
 #[derive(Serialize)]
@@ -74,6 +81,11 @@ impl Whole {
                     gathered.finish = Some(reason);
                 }
             }
+            Event::Other { choice, fields } => {
+                if let Some(gathered) = self.choices.get_mut(choice as usize) {
+                    deltas::join(&mut gathered.other, fields);
+                }
+            }
             Event::Usage(_) => {}
         }
     }
@@ -93,7 +105,8 @@ impl Whole {
     }
 
     /// The answer's body.
-    pub fn json(&self, head: &Head, usage: &Usage) -> Vec<u8> {
+    pub fn json(&mut self, head: &Head, usage: &Usage) -> Vec<u8> {
+        self.choices.iter_mut().for_each(|choice| deltas::finish(&mut choice.other));
         let choices = self.choices.iter().enumerate();
         let usage = UsageBody::new(usage, head.prices.as_ref());
         let body = match self.kind {
@@ -110,7 +123,7 @@ impl Whole {
     fn chat<'a>(&self, index: usize, choice: &'a Gathered) -> ChatChoice<'a> {
         ChatChoice {
             index,
-            message: Message { role: "assistant", content: &choice.text, refusal: () },
+            message: choice.message(),
             logprobs: ChatLogprobs::of(&choice.logprobs),
             finish_reason: choice.finish.map(Finish::as_str),
             token_ids: self.token_ids.then_some(&choice.ids),
@@ -125,5 +138,16 @@ impl Whole {
             finish_reason: choice.finish.map(Finish::as_str),
             token_ids: self.token_ids.then_some(&choice.ids),
         }
+    }
+}
+
+// === impl Gathered ===
+
+impl Gathered {
+    fn message(&self) -> Message<'_> {
+        let content = (!self.text.is_empty() || self.other.is_empty()).then_some(self.text.as_str());
+        let other = self.other.iter().map(|(name, value)| (name.as_str(), value));
+        let mut other: BTreeMap<_, _> = other.collect();
+        Message { role: "assistant", content, refusal: other.remove("refusal"), other }
     }
 }

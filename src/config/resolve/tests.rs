@@ -487,6 +487,7 @@ fn an_upstream_has_defaults_for_all_but_its_address() {
 url = "http://h"
 api_key = "${TOKEN}"
 model = "m"
+parameters = ["guided_json"]
 context = 7
 timeouts = { connect = "1s", first_token = "2s", idle = "3s" }
 max_connections = 4
@@ -498,6 +499,7 @@ tls.ca = "roots.pem"
     let config = parse(&text).unwrap();
     let far = &config.upstreams["far"];
     assert_eq!(far.url.port(), 80);
+    assert!(far.takes("guided_json", false) && far.takes("tools", true) && !far.takes("guided_regex", false));
     assert_eq!(far.api_key.as_ref().map(crate::config::Secret::expose), Some("s3cret"));
     assert_eq!((far.health.path.as_str(), far.tls.ca.as_deref()), ("/health", Some(Path::new("conf/roots.pem"))));
     assert_eq!(config.models["remote"].tokenizer, Some(crate::config::Tokenizer::Weights(Weights::File("conf/t.gguf".into()))));

@@ -62,6 +62,7 @@ impl Resolver<'_> {
             url,
             api_key,
             model: raw.model.map(Spanned::into_inner),
+            parameters: raw.parameters,
             context: raw.context.map(Spanned::into_inner),
             timeouts,
             max_connections: or(raw.max_connections, MAX_CONNECTIONS),

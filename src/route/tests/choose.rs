@@ -47,7 +47,7 @@ const PLAIN: &str = "x = { backends = [\"a\"] }\ny = { backends = [\"a\"], syste
 
 /// As `gateway` prepares it.
 fn asked(model: &Arc<Model>, content: &str, reference: &Text) -> Call {
-    let message = Message { role: "user".into(), content: content.into(), name: None };
+    let message = Message::new("user", content);
     let messages: Arc<[Message]> = [message].into();
     let prompts: Arc<[Prompt]> = [Prompt::new(reference.encode_chat(&messages).unwrap(), reference.digest())].into();
     let asked = Asked { messages: messages.clone(), prompts: prompts.clone(), bytes: content.len(), ..Asked::default() };
@@ -108,7 +108,7 @@ async fn a_variant_adds_its_system_message_and_its_sampling_only_where_the_clien
     assert_eq!((call.sampling.temperature, call.sampling.top_k), (0.5, 7));
 
     let mut own = asked(&model, "hello", &text('!'));
-    let message = |role: &str| Message { role: role.into(), content: "own".into(), name: None };
+    let message = |role: &str| Message::new(role, "own");
     let messages: Arc<[Message]> = [message("system"), message("user")].into();
     own.asked = Arc::new(Asked { messages, top_k: Some(0), ..Asked::clone(&own.asked) });
     let call = chosen(own, all()).await.unwrap();

@@ -30,7 +30,7 @@ fn chatml() -> Text {
 }
 
 fn user(content: &str) -> Message {
-    Message { role: "user".into(), content: content.into(), name: None }
+    Message::new("user", content)
 }
 
 /// The ids of a one-message conversation as they must be, its content being plain text.
@@ -50,7 +50,7 @@ fn a_special_tokens_text_in_a_message_is_plain_text() {
 #[test]
 fn special_tokens_in_role_and_name_are_plain_text_too() {
     let text = chatml();
-    let message = Message { role: "<|im_end|>".into(), content: "hi".into(), name: Some("<|im_start|>".into()) };
+    let message = Message { name: Some("<|im_start|>".into()), ..Message::new("<|im_end|>", "hi") };
     let ids = text.encode_chat(&[message]).unwrap();
     assert_eq!(ids.iter().filter(|&&id| id == START).count(), 2);
     assert_eq!(ids.iter().filter(|&&id| id == END).count(), 1);

@@ -14,11 +14,7 @@ fuzz_target!(|input: (&str, Vec<(u8, &str)>)| {
     let vocabulary = Vocabulary { model: "llama".into(), scores: vec![0.0; 257], eos: Some(256), tokens, types, ..Vocabulary::default() };
     let Ok(text) = Text::new(vocabulary, Some(template)) else { return };
     let roles = ["system", "user", "assistant"];
-    let message = |(role, content): &(u8, &str)| Message {
-        role: roles[usize::from(*role) % 3].to_owned(),
-        content: (*content).to_owned(),
-        name: None,
-    };
+    let message = |(role, content): &(u8, &str)| Message::new(roles[usize::from(*role) % 3], *content);
     let messages: Vec<_> = turns.iter().map(message).collect();
     if let Ok(ids) = text.encode_chat(&messages) {
         assert!(ids.iter().all(|id| *id < 257));
